@@ -185,8 +185,8 @@ async def _led(store: Store, agents: HollowAgents, epoch: int) -> AsyncIterator[
 
 
 async def _taken_over(controller: Controller, count: int) -> None:
-    while sum(map(bool, controller.known.workers.values())) < count or not controller.outlook.decided_s:
-        await controller.news(0.2)
+    while sum(map(bool, controller.gang_registry.workers.values())) < count or not controller.last_round.decided_s:
+        await controller.wait_for_news(0.2)
 
 
 async def _beside(store: Store, agents: HollowAgents, controller: Controller, percent: float) -> tuple[float, float]:
@@ -216,7 +216,7 @@ async def _in_phase(store: Store, controller: Controller, job_id: str, phase: Jo
     while (await store.read(lambda connection: jobs.get(connection, job_id))).phase is not phase:  # type: ignore[union-attr]
         if time.monotonic() > until_s:
             raise TimeoutError(f"{job_id} is not {phase}")
-        await controller.news(0.05)
+        await controller.wait_for_news(0.05)
 
 
 if __name__ == "__main__":

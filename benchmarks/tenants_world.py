@@ -490,7 +490,7 @@ async def _scene(world: Any) -> None:
 
 def _up(world: Cluster) -> bool:
     leader = world.supervisor.present
-    return leader is not None and leader.controller is not None and len(leader.controller.roster.joined) == len(
+    return leader is not None and leader.controller is not None and len(leader.controller.node_registry.joined) == len(
         world.machines)  # fmt: skip
 
 

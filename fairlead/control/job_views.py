@@ -178,7 +178,7 @@ def node_views(
     here: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
     for job, facts in list(workers.items()):
         for worker, fact in list(facts.items()):
-            if fact.holds:
+            if fact.holds_device:
                 here[fact.node].append((fact.device, job, worker))
     views = []
     for name, node in sorted(nodes.items()):

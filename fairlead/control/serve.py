@@ -30,7 +30,7 @@ from fairlead.control.pipelines.quarantine import PipelineQuarantine
 from fairlead.control.plans.machine_calibration import IdleCalibration, StoredCalibration
 from fairlead.control.reconcile import leader_fencing
 from fairlead.control.reconcile.failpoints import failpoint
-from fairlead.control.reconcile.internal_errors import go_on
+from fairlead.control.reconcile.internal_errors import run_forever
 from fairlead.control.reconcile.loop import Controller
 from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.reconcile.worker_specs import launch_secrets, worker_orders
@@ -157,14 +157,14 @@ async def _lead_on(
         await backend.open(store.epoch or 0)
         gauge = StoredCalibration(home, shared=backend.capabilities.one_machine)
         controller = Controller(
-            store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge,
+            store, backend, worker_orders(home), secrets_for=launch_secrets(vault), calibrator=gauge,
             sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
             sharing=settings.sharing,
         )  # fmt: skip
         controller.orchestrate = PipelineQuarantine(
             Pipelines(store, time.time, controller.nudge), store, time.time
         ).advance
-        gauging = IdleCalibration(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
+        gauging = IdleCalibration(store, gauge, lambda: any(controller.gang_registry.workers.values()), time.monotonic)
         follower = EventFollower(store, controller)
         await follower.begin()
         scraper = Scraper(store, controller, follower, home)
@@ -191,9 +191,9 @@ async def _lead_on(
             tasks[-1].result()
         tasks.append(asyncio.ensure_future(controller.run()))
         pruner = Pruner(store, home, news=controller, keep_audit_s=keep_audit_s)
-        tasks.append(asyncio.ensure_future(go_on("pruning", pruner.run)))
-        tasks.append(asyncio.ensure_future(go_on("following events", follower.run)))
-        tasks.append(asyncio.ensure_future(go_on("measuring the machine", gauging.run)))
+        tasks.append(asyncio.ensure_future(run_forever("pruning", pruner.run)))
+        tasks.append(asyncio.ensure_future(run_forever("following events", follower.run)))
+        tasks.append(asyncio.ensure_future(run_forever("measuring the machine", gauging.run)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -290,7 +290,7 @@ async def _put_away(store: Store, controller: Controller) -> None:
     while time.time() - now_s < PUT_AWAY_S:
         if not await store.read(jobs.on_their_way):
             return
-        await controller.news(0.5)
+        await controller.wait_for_news(0.5)
 
 
 def read_profile(home: Home) -> dict[str, Any]:

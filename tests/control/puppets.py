@@ -228,7 +228,7 @@ class Platform:
             self.lives()
             if time.monotonic() > until_s:
                 raise AssertionError(f"not ended: {[(job.id, job.phase, job.message) for job in seen]}")
-            await self.controller.news(0.05)
+            await self.controller.wait_for_news(0.05)
 
     def lives(self) -> None:
         assert self._running is not None

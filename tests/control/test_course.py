@@ -107,8 +107,8 @@ def test_a_command_that_did_not_arrive_is_given_again(db: Opened, clock: Clock, 
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     with pytest.raises(Unavailable):
         run(carry_out(db, clock, CutLine(), known).do(action(generation), view))
-    assert known.told.get(JOB, set()) == set()
-    assert known.of(JOB)["w0"].phase == "asked"
+    assert known.commands_sent.get(JOB, set()) == set()
+    assert known.workers_of(JOB)["w0"].phase == "asked"
 
 
 class FullHouse:
@@ -130,7 +130,7 @@ def test_a_gang_of_which_a_part_was_refused_leaves_no_device_behind(db: Opened, 
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     backend = FullHouse()
     run(carry_out(db, clock, backend, known).do(gang_state_machine.Start(generation), view))
-    assert backend.released == {"w0": "node-0", "w1": "node-1"} and known.of(JOB) == {}
+    assert backend.released == {"w0": "node-0", "w1": "node-1"} and known.workers_of(JOB) == {}
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.QUEUED)
     assert known.cooling_until_s[JOB] == clock() + COOLING_S, "it is not tried again at once"
 
@@ -160,7 +160,7 @@ def test_one_that_is_started_anew_is_called_anew(db: Opened, clock: Clock) -> No
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.JOINING)
     view = stored(db, made.job(phase=JobPhase.STARTING, max_workers=1), generation)
     run(carry_out(db, clock, Deaf(), known).do(gang_state_machine.Start(generation), view))
-    assert known.told[JOB] == set()
+    assert known.commands_sent[JOB] == set()
 
 
 @pytest.mark.parametrize(("outcome", "cools"), [("preempted", False), ("worker-lost", False), ("abandoned", True)])
@@ -178,7 +178,7 @@ def test_a_back_off_is_known_again_after_a_restart() -> None:
     known = GangRegistry({}, {}, {})
     over = made.job(id="over", back_off_until_s=90.0)
     of_tomorrow = made.job(id="tomorrow", back_off_until_s=9e4)  # by a clock that was set back since
-    known.back_off([made.job(back_off_until_s=140.0), over, of_tomorrow], 100.0)
+    known.restore_back_offs([made.job(back_off_until_s=140.0), over, of_tomorrow], 100.0)
     assert known.cooling_until_s == {JOB: 140.0}
 
 

@@ -97,7 +97,9 @@ def test_versions_say_under_which_labels_their_blocks_lie(db: Opened) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("label", ["snapshot/job", "dataset/other@00000001", "dataset/bank@x", "dataset/bank@0000000g"])
+@pytest.mark.parametrize(
+    "label", ["snapshot/job", "dataset/other@00000001", "dataset/bank@x", "dataset/bank@0000000g"]
+)
 def test_a_manifest_names_no_labels_but_its_own(label: str) -> None:
     manifest = {"name": "bank", "version": "aaaa11", "rows": 0, "blocks": []}
     assert registry.outline(manifest | {"labels": ["dataset/bank@00000001", "dataset/bank"]})

@@ -138,12 +138,12 @@ class Published:
     """The controller as the follower knows it."""
 
     def __init__(self) -> None:
-        self.published = 0
-        self.meter = SimpleNamespace(tenants=None)
+        self.publish_count = 0
+        self.worker_meter = SimpleNamespace(tenants=None)
         self._news = asyncio.Event()
 
     publish = Controller.publish
-    news = Controller.news
+    wait_for_news = Controller.wait_for_news
 
 
 def test_the_store_is_read_once_for_each_publish_however_many_follow(

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import Member
 from fairlead.control.reconcile import gang_state_machine
-from fairlead.control.reconcile.gang_state_machine import GangView, WorkerFact, changes_s, contradiction, next_action
+from fairlead.control.reconcile.gang_state_machine import (
+    GangView,
+    WorkerFact,
+    find_contradiction,
+    next_action,
+    next_change_s,
+)
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
 NODES = ("node-0", "node-1", "node-2", "node-3")
@@ -138,7 +144,7 @@ class Model:
     def settle(self) -> None:
         """Carry out until there is nothing left to do but wait."""
         for _ in range(200):
-            assert contradiction(self.view()) is None
+            assert find_contradiction(self.view()) is None
             action = next_action(self.view())
             if action is None:
                 return
@@ -290,7 +296,7 @@ def test_when_there_is_nothing_to_do_nothing_is_to_be_done_until_the_time_that_w
         view = model.view()
         if next_action(view) is not None:
             continue
-        named_s = changes_s(view)
+        named_s = next_change_s(view)
         moments = [view.now_s + later_s] + [view.now_s + each for each in (0.1, 1.9, 2.1, 2.9, 3.1, 19.9, 20.1, 1e4)]
         for moment_s in moments:
             if named_s is None or moment_s < named_s:
@@ -333,7 +339,7 @@ def a_stage() -> Job:
 def play(model: Model, script: list[tuple[str, int]], most: int) -> None:
     for kind, number in script:
         happen(model, kind, min(number, most) if kind == "plan" else number)
-        assert contradiction(model.view()) is None
+        assert find_contradiction(model.view()) is None
     for _ in range(60):  # from here on nothing goes wrong any more
         model.now_s += 30.0
         if model.job.phase is JobPhase.QUEUED or any(g.broken_s is not None for g in model.live()):
@@ -489,11 +495,11 @@ def test_only_who_is_gone_is_called_lost_not_the_peers_who_noticed() -> None:
         "w1": WorkerFact("n1", "joined", 1, exited=True),
         "w2": WorkerFact("n2", "broken", 1),
     }
-    assert gang_state_machine.loss(("w0", "w1", "w2"), workers) == (["w1"], "lost w1")
-    assert gang_state_machine.loss(("w3",), workers) == (["w3"], "lost w3")
+    assert gang_state_machine.describe_loss(("w0", "w1", "w2"), workers) == (["w1"], "lost w1")
+    assert gang_state_machine.describe_loss(("w3",), workers) == (["w3"], "lost w3")
     workers["w1"] = replace(workers["w1"], ended_by="SIGSEGV")
-    assert gang_state_machine.loss(("w0", "w1", "w3"), workers) == (["w1", "w3"], "lost w1 (SIGSEGV), w3")
-    assert gang_state_machine.loss(("w0", "w2"), workers) == ([], "broke: w0, w2 lost touch with a peer")
+    assert gang_state_machine.describe_loss(("w0", "w1", "w3"), workers) == (["w1", "w3"], "lost w1 (SIGSEGV), w3")
+    assert gang_state_machine.describe_loss(("w0", "w2"), workers) == ([], "broke: w0, w2 lost touch with a peer")
 
 
 def a_command_of(size: int) -> Model:
@@ -579,9 +585,9 @@ def test_a_generation_on_nodes_that_sleep_wakes_them_once_and_waits() -> None:
     asleep = replace(model.view(), reachable=frozenset(NODES) - {"node-0"}, asleep=frozenset({"node-0"}))
     woken = next_action(asleep)
     assert isinstance(woken, gang_state_machine.WakeNodes) and woken.nodes == ("node-0",)
-    assert next_action(replace(asleep, told=frozenset({"wake:1"}))) is None, "told once, it waits"
+    assert next_action(replace(asleep, commands_sent=frozenset({"wake:1"}))) is None, "told once, it waits"
     assert isinstance(next_action(model.view()), gang_state_machine.Start), "awake, it goes on"
-    lost = replace(asleep, asleep=frozenset(), told=frozenset({"wake:1"}))
+    lost = replace(asleep, asleep=frozenset(), commands_sent=frozenset({"wake:1"}))
     assert isinstance(next_action(lost), gang_state_machine.BeginStop), (
         "what cannot be woken is lost: it is planned anew"
     )
@@ -610,36 +616,36 @@ def test_coming_up_asks_for_no_round_and_giving_back_does() -> None:
     model.plan(1)
     generation, job = model.generations[-1], model.job
     known = {"w0": WorkerFact("node-0", "starting")}
-    assert not gang_state_machine.frees_or_asks(gang_state_machine.Start(generation), job, known)
-    assert gang_state_machine.frees_or_asks(gang_state_machine.Start(generation), job, {}), (
+    assert not gang_state_machine.affects_others(gang_state_machine.Start(generation), job, known)
+    assert gang_state_machine.affects_others(gang_state_machine.Start(generation), job, {}), (
         "seats on which nothing could start may go to others"
     )
-    assert not gang_state_machine.frees_or_asks(gang_state_machine.TellJoin(generation), job, known)
-    assert gang_state_machine.frees_or_asks(gang_state_machine.MarkRunning(generation), job, known)
-    assert not gang_state_machine.frees_or_asks(
+    assert not gang_state_machine.affects_others(gang_state_machine.TellJoin(generation), job, known)
+    assert gang_state_machine.affects_others(gang_state_machine.MarkRunning(generation), job, known)
+    assert not gang_state_machine.affects_others(
         gang_state_machine.MarkRunning(generation), a_job(training=False), known
     ), "it never changes"
-    assert gang_state_machine.frees_or_asks(gang_state_machine.ReleaseWorkers(("w0",)), job, {})
+    assert gang_state_machine.affects_others(gang_state_machine.ReleaseWorkers(("w0",)), job, {})
 
 
 def test_the_end_of_a_gang_asks_for_one_round() -> None:
     ends = a_job(phase=JobPhase.STOPPING, then=JobPhase.SUCCEEDED)
     finished = {"w0": WorkerFact("node-0", "finished")}
     stop = gang_state_machine.BeginStop(JobPhase.SUCCEEDED, "finished")
-    assert gang_state_machine.frees_or_asks(stop, a_job(), finished), (
+    assert gang_state_machine.affects_others(stop, a_job(), finished), (
         "its seat goes to whoever is next while it lingers"
     )
-    assert not gang_state_machine.frees_or_asks(stop, a_job(), {"w0": WorkerFact("node-0", "joined")}), (
+    assert not gang_state_machine.affects_others(stop, a_job(), {"w0": WorkerFact("node-0", "joined")}), (
         "it still holds its device"
     )
-    assert not gang_state_machine.frees_or_asks(gang_state_machine.ReleaseWorkers(("w0",)), ends, {}), (
+    assert not gang_state_machine.affects_others(gang_state_machine.ReleaseWorkers(("w0",)), ends, {}), (
         "its conclusion follows"
     )
-    assert gang_state_machine.frees_or_asks(gang_state_machine.Conclude(JobPhase.FAILED, "failed"), ends, {})
-    assert not gang_state_machine.frees_or_asks(
+    assert gang_state_machine.affects_others(gang_state_machine.Conclude(JobPhase.FAILED, "failed"), ends, {})
+    assert not gang_state_machine.affects_others(
         gang_state_machine.Conclude(JobPhase.SUCCEEDED, "finished", 1.0), a_job(), finished
     )
-    assert gang_state_machine.frees_or_asks(
+    assert gang_state_machine.affects_others(
         gang_state_machine.ReleaseWorkers(("w0",)), a_job(phase=JobPhase.SUCCEEDED), {}
     )
 

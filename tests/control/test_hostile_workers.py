@@ -307,7 +307,7 @@ def test_a_pipeline_that_cannot_be_read_is_set_aside_and_fails_after_several_tri
                 if seen.phase == "failed":
                     break
                 platform.controller.nudge()
-                await platform.controller.news(0.05)
+                await platform.controller.wait_for_news(0.05)
 
     run(scene())
     kinds = [event.kind for event in db.read(events.after, 0, 1000)]
@@ -337,7 +337,7 @@ def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(
     quarantine = Quarantine(db.store, clock)
     meter = UsageMeter(db.store, GangRegistry({}, {}, {}), dict, clock, quarantine)
     run(meter.measure(["bad", "good"]))
-    assert quarantine.held() == {"bad"}
+    assert quarantine.held_jobs() == {"bad"}
     assert [line.device_s for line in db.read(ledger.by_job, "good")] == [10.0]
     assert db.read(ledger.by_job, "bad") == []
 
@@ -364,14 +364,14 @@ def test_a_change_of_a_node_is_kept_until_it_was_taken_in_and_the_other_nodes_go
             platform.backend.lose("node-1")
             platform.backend.join("node-1")
             while not failed:
-                await platform.controller.news(0.05)
+                await platform.controller.wait_for_news(0.05)
             good = await platform.submit(waits(clock, "good", "text"))
             await platform.ended(good)
             until_s = time.monotonic() + 20
             while len(await node_events()) < 3:
                 platform.lives()
                 assert time.monotonic() < until_s
-                await platform.controller.news(0.05)
+                await platform.controller.wait_for_news(0.05)
 
     async def node_events() -> list[str]:
         found = await db.store.read(lambda connection: events.after(connection, 0, 1000))

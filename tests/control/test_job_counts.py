@@ -10,7 +10,7 @@ from fairlead import wire
 from fairlead.control.accounting.ledger import CpuMeter, usage_lines
 from fairlead.control.accounting.report import fairness, job_figures, platform_report
 from fairlead.control.job_views import sla_met
-from fairlead.control.reconcile.gang_state_machine import WorkerFact, loss_s
+from fairlead.control.reconcile.gang_state_machine import WorkerFact, time_of_loss_s
 from fairlead.control.reconcile.worker_events import fact_after, measured_speed
 from fairlead.control.records import JobPhase
 from tests.control import made
@@ -129,16 +129,16 @@ def test_a_generation_broke_when_a_node_first_saw_it_not_when_the_leader_came_to
     killed = fact_after(joined, wire.Exited(None, int(signal.SIGKILL)), 100.0)
     noticed = fact_after(joined, wire.Broken(1, 7, "a peer is gone"), 100.2)
     facts = {"w0": killed, "w1": noticed}
-    assert loss_s(("w0", "w1"), facts, 90.0, 104.0) == 100.0
-    assert loss_s(("w1",), facts, 90.0, 104.0) == 100.2
-    assert loss_s(("w1",), facts, 90.0, 99.0) == 99.0, "no clock makes it later than now"
-    assert loss_s(("w2",), facts, 90.0, 104.0) == 104.0, "of one that nobody knows any more"
+    assert time_of_loss_s(("w0", "w1"), facts, 90.0, 104.0) == 100.0
+    assert time_of_loss_s(("w1",), facts, 90.0, 104.0) == 100.2
+    assert time_of_loss_s(("w1",), facts, 90.0, 99.0) == 99.0, "no clock makes it later than now"
+    assert time_of_loss_s(("w2",), facts, 90.0, 104.0) == 104.0, "of one that nobody knows any more"
     again = fact_after(noticed, wire.Joined(2, 7))
-    assert loss_s(("w1",), {"w1": again}, 90.0, 120.0) == 120.0, "what was lost before is another loss"
+    assert time_of_loss_s(("w1",), {"w1": again}, 90.0, 120.0) == 120.0, "what was lost before is another loss"
 
 
 def test_what_a_worker_said_of_a_generation_before_there_was_one_is_no_sign_of_its_loss() -> None:
     lied = fact_after(WorkerFact("node-0", "joined", generation=1), wire.Broken(2, 7, "a peer is gone"), 50.0)
-    assert loss_s(("w0",), {"w0": lied}, 82.0, 82.1) == 82.1
+    assert time_of_loss_s(("w0",), {"w0": lied}, 82.0, 82.1) == 82.1
     died = fact_after(WorkerFact("node-0", "joined", generation=1), wire.Exited(None, int(signal.SIGKILL)), 81.0)
-    assert loss_s(("w0",), {"w0": died}, 82.0, 82.1) == 81.0, "its node saw it end, and that was told late"
+    assert time_of_loss_s(("w0",), {"w0": died}, 82.0, 82.1) == 81.0, "its node saw it end, and that was told late"

@@ -49,9 +49,9 @@ async def led_before(db: Opened, clock: Hurried, job: Job) -> tuple[Platform, di
 
 async def passes(platform: Platform) -> None:
     """All nodes have joined, and the loop has looked at all gangs since."""
-    await there(platform, lambda: len(platform.controller.roster.joined) == 3)
+    await there(platform, lambda: len(platform.controller.node_registry.joined) == 3)
     for _ in range(5):
-        await platform.controller.news(0.05)
+        await platform.controller.wait_for_news(0.05)
 
 
 def test_a_command_that_finished_while_nobody_led_is_not_run_again(db: Opened) -> None:

@@ -167,9 +167,9 @@ def test_devices_that_the_plan_leaves_idle_go_back_and_are_not_given_again_in_ea
                     await asyncio.sleep(0.01)
             held = 0
             for _ in range(12):
-                rounds = platform.controller.outlook.decided_s
+                rounds = platform.controller.last_round.decided_s
                 platform.controller.nudge()
-                while platform.controller.outlook.decided_s == rounds:
+                while platform.controller.last_round.decided_s == rounds:
                     await asyncio.sleep(0.01)
                 held = max(held, len(platform.backend.where("a")))
             return held

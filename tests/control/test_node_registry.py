@@ -65,7 +65,7 @@ def test_only_nodes_without_workers_are_sent_to_sleep(db: Opened) -> None:
     found, engine, known = roster(db)
     for name in ("node-0", "node-1"):
         run(found.take(NodeJoined(name, "one", ())))
-    known.of("job")["w0"] = WorkerFact("node-0", "starting")
+    known.workers_of("job")["w0"] = WorkerFact("node-0", "starting")
     why = Reason("sleeps", "nobody needs it")
 
     async def scene() -> None:

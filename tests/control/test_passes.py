@@ -63,7 +63,7 @@ async def until(platform: Platform, holds: Any, what: str) -> None:
     while not holds(await platform.store.read(jobs.active)):
         platform.lives()
         assert time.monotonic() < until_s, what
-        await platform.controller.news(0.05)
+        await platform.controller.wait_for_news(0.05)
 
 
 def test_progress_of_gangs_makes_nobody_look_at_them(db: Opened) -> None:
@@ -88,7 +88,7 @@ def test_progress_of_gangs_makes_nobody_look_at_them(db: Opened) -> None:
                     platform.backend.say(name, "w0", wire.Progress(1, step, 10**5, steps=rows))
                 await until(platform, lambda found, step=step: all(job.step == step for job in found), f"step {step}")
             assert 0.0 < platform.controller._storing_s < 600.0, "events wait no longer than storing them takes"
-            return len(read), platform.controller.published
+            return len(read), platform.controller.publish_count
 
     read, passes = run(scene())
     assert read < passes * GANGS / 2, f"{read} reads of generations in {passes} passes over {GANGS} gangs"
@@ -120,10 +120,10 @@ def test_a_job_that_cools_is_decided_about_when_it_has_cooled_and_is_forgotten_t
     async def scene() -> Job:
         async with Platform(db.store, clock) as platform:
             job = waits(clock, "cools")
-            platform.controller.known.cooling_until_s[job.id] = clock() + 5.0
+            platform.controller.gang_registry.cooling_until_s[job.id] = clock() + 5.0
             await platform.submit(job)
             (found,) = await platform.ended(job.id)
-            assert platform.controller.known.cooling_until_s == {}
+            assert platform.controller.gang_registry.cooling_until_s == {}
             return found
 
     assert run(scene()).phase is JobPhase.SUCCEEDED
@@ -138,12 +138,12 @@ def test_what_the_leader_knows_of_jobs_goes_with_them(db: Opened) -> None:
             await platform.ended(*names)
             controller = platform.controller
             until_s = time.monotonic() + WITHIN_S
-            while controller.known.workers or controller._gangs.busy:
-                assert time.monotonic() < until_s, controller.known.workers
-                await controller.news(0.05)
-            known = controller.known
-            assert (known.told, known.cooling_until_s, len(controller.quarantine)) == ({}, {}, 0)
-            assert known.cpu._used == {} and known.used._workers == {}
+            while controller.gang_registry.workers or controller._gang_tasks.busy:
+                assert time.monotonic() < until_s, controller.gang_registry.workers
+                await controller.wait_for_news(0.05)
+            known = controller.gang_registry
+            assert (known.commands_sent, known.cooling_until_s, len(controller.quarantine)) == ({}, {}, 0)
+            assert known.cpu._used == {} and known.measured_usage._workers == {}
 
     run(scene())
 
@@ -151,13 +151,21 @@ def test_what_the_leader_knows_of_jobs_goes_with_them(db: Opened) -> None:
 def test_what_nodes_tell_of_jobs_that_are_gone_is_not_kept() -> None:
     """A node tells its use once a second, so often of workers whose job has just ended."""
     known = GangRegistry({}, {}, {})
-    known.of("lives")
+    known.workers_of("lives")
     for number in range(1000):
         used = [wire.WorkerUsage(job, "w0", 5.0, 1 << 20) for job in ("lives", f"gone-{number}")]
         known.observe(wire.Telemetry(0.5, 0, used))
-    assert list(known.cpu._used) == list(known.used._workers) == list(known.used._memory) == ["lives"]
+    assert (
+        list(known.cpu._used) == list(known.measured_usage._workers) == list(known.measured_usage._memory) == ["lives"]
+    )
     known.forget("lives")
-    assert not (known.cpu._used or known.cpu._metered or known.used._workers or known.used._memory or known.workers)
+    assert not (
+        known.cpu._used
+        or known.cpu._metered
+        or known.measured_usage._workers
+        or known.measured_usage._memory
+        or known.workers
+    )
 
 
 def test_a_gang_that_changes_its_size_for_ever_is_remembered_by_what_it_was_told_last(db: Opened) -> None:
@@ -165,9 +173,9 @@ def test_a_gang_that_changes_its_size_for_ever_is_remembered_by_what_it_was_told
     carry_out = GangExecutor(db.store, PuppetBackend(Clock()), known, made.worker_order, dict, Clock())  # type: ignore[arg-type]
     for number in range(1, 200):
         job, generation = made.job(generation=number), made.generation(("w0", "node-0"), number=number)
-        view = GangView(job, [generation], known.of(job.id), frozenset(), 0.0, frozenset())
+        view = GangView(job, [generation], known.workers_of(job.id), frozenset(), 0.0, frozenset())
         run(carry_out.do(TellLeave(generation, (), snapshot=False), view))
-    assert known.told["mlp-abc234"] == {"leave:197", "leave:198", "leave:199"}
+    assert known.commands_sent["mlp-abc234"] == {"leave:197", "leave:198", "leave:199"}
 
 
 # ------------------------------------------------------------ cursors

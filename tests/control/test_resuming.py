@@ -65,7 +65,7 @@ async def until_running(platform: Platform, name: str) -> Job:
         if job is not None and job.phase is JobPhase.RUNNING:
             return job
         assert time.monotonic() < until_s, job
-        await platform.controller.news(0.05)
+        await platform.controller.wait_for_news(0.05)
 
 
 def test_a_call_that_came_too_late_is_made_again_when_the_gang_has_left_again(db: Opened) -> None:

@@ -23,12 +23,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A disk of 16 MB."""
     place = tmp_path / "disk"
     place.mkdir()
-    if (
-        os.geteuid() != 0
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], check=False, capture_output=True
-        ).returncode
-    ):
+    if os.geteuid() != 0 or subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], check=False, capture_output=True
+    ).returncode:
         pytest.skip("only root mounts a small disk")
     try:
         yield place

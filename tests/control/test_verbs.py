@@ -210,8 +210,8 @@ def test_a_tenant_sees_itself_and_an_admin_sees_all_with_what_they_hold_and_used
     asked.db.write(jobs.update, "b", phase=JobPhase.RUNNING)
     ended(asked.db, "c", submitted_by=asked.ann.id)
     asked.db.write(ledger.append, [Usage("c", "vision", asked.ann.id, 1, "n0", "cpu", 2, 1.0, 999_000.0, 999_500.0)])
-    asked.controller.known.of("b")["w0"] = WorkerFact("node-0", "running", device=0)
-    asked.controller.known.of("gone")["w0"] = WorkerFact("node-0", "running", device=1)
+    asked.controller.gang_registry.workers_of("b")["w0"] = WorkerFact("node-0", "running", device=0)
+    asked.controller.gang_registry.workers_of("gone")["w0"] = WorkerFact("node-0", "running", device=1)
     mine = asked.ask(asked.platform.tenants(asked.guest))
     assert [view.name for view in mine] == ["vision"]
     every = {view.name: view for view in asked.ask(asked.platform.tenants(asked.admin))}
@@ -546,7 +546,7 @@ def test_dropped_data_is_forgotten_audited_told_and_let_go_of_by_the_nodes(
 ) -> None:
     let_go: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(
-        asked.controller.roster, "discard", lambda owner, labels: let_go.append((owner, sorted(labels)))
+        asked.controller.node_registry, "discard", lambda owner, labels: let_go.append((owner, sorted(labels)))
     )
     for each in (
         data("m", "a" * 8, manifest={"labels": ["dataset/one", "dataset/both"]}),
@@ -648,7 +648,7 @@ def test_the_metrics_page_tells_of_nodes_jobs_and_tenants(asked: Asked) -> None:
     ended(asked.db, "b")
     asked.db.write(jobs.update, "a", submitted_s=asked.clock() - 30.0, since_s=asked.clock() - 30.0)
     asked.db.write(ledger.append, [Usage("b", "vision", "u", 1, "node-0", "cpu", 2, 1.0, 999_000.0, 999_500.0)])
-    asked.controller.known.of("a")["w0"] = WorkerFact("node-0", "running", device=1)
+    asked.controller.gang_registry.workers_of("a")["w0"] = WorkerFact("node-0", "running", device=1)
     told = asked.ask(asked.platform.prometheus()).decode()
     found = dict(line.rsplit(" ", 1) for line in told.splitlines() if line.startswith("fairlead_"))
     expected = {

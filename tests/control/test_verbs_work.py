@@ -228,8 +228,8 @@ def test_a_beat_tells_of_what_holds_devices_and_is_read_once_for_all_who_listen(
     for name, tenant in (("a", "vision"), ("t", "text")):
         submit(asked.db, a_job(name, tenant, id=name, phase=JobPhase.RUNNING, step=7, loss=0.5))
     submit(asked.db, a_job("q", id="q"))
-    asked.controller.known.of("a")["w0"] = WorkerFact("node-0", "running", device=1)
-    asked.controller.known.of("t")["w0"] = WorkerFact("node-1", "running", device=0)
+    asked.controller.gang_registry.workers_of("a")["w0"] = WorkerFact("node-0", "running", device=1)
+    asked.controller.gang_registry.workers_of("t")["w0"] = WorkerFact("node-1", "running", device=0)
     every, mine = asked.ask(asked.platform.beat(asked.admin)), asked.ask(asked.platform.beat(asked.guest))
     assert set(every["jobs"]) == {"a", "t"} and set(mine["jobs"]) == {"a"}
     told = mine["jobs"]["a"]

@@ -60,8 +60,8 @@ def a_cluster() -> ClusterState:
 def told(asked: Asked, cluster: ClusterState) -> LastRound:
     """The platform once this round has been held."""
     made = decide(cluster)
-    asked.controller.outlook = LastRound({}, {}).after(cluster, made, stored=False)
-    return asked.controller.outlook
+    asked.controller.last_round = LastRound({}, {}).after(cluster, made, stored=False)
+    return asked.controller.last_round
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_why_is_answered_from_the_round_with_one_look_into_the_store(
     monkeypatch.setattr(store, "read", counted)
     for name in ("runs", "first", "then"):
         looks[0] = 0
-        said = full.controller.outlook.reasons[name]
+        said = full.controller.last_round.reasons[name]
         answer = full.ask(full.platform.why(full.admin, name))
         assert looks[0] == 1
         assert said.reason is not None and said.reason.text in answer.reason.text
@@ -101,7 +101,7 @@ def test_why_is_answered_from_the_round_with_one_look_into_the_store(
 
 def test_who_runs_on_what_it_has_is_told_what_keeps_it_from_growing(full: Asked) -> None:
     answer = full.ask(full.platform.why(full.guest, "runs")).reason
-    assert "; now: " in answer.text and answer.facts["now"] == full.controller.outlook.reasons["runs"].reason.code  # type: ignore[union-attr]
+    assert "; now: " in answer.text and answer.facts["now"] == full.controller.last_round.reasons["runs"].reason.code  # type: ignore[union-attr]
 
 
 def test_what_a_round_decided_and_was_carried_out_is_not_told_twice(full: Asked) -> None:
@@ -111,8 +111,8 @@ def test_what_a_round_decided_and_was_carried_out_is_not_told_twice(full: Asked)
 
 
 def test_others_jobs_ahead_are_counted_not_named(full: Asked) -> None:
-    hold = full.controller.outlook.holds["then"]
-    full.controller.outlook.holds = {"then": Hold("then", hold.reason, None, ("runs", "first"))}
+    hold = full.controller.last_round.holds["then"]
+    full.controller.last_round.holds = {"then": Hold("then", hold.reason, None, ("runs", "first"))}
     assert full.ask(full.platform.why(full.eve, "then")).ahead == ["a job of another tenant", "first"]
     assert full.ask(full.platform.why(full.admin, "then")).ahead == ["runs", "first"]
 
@@ -138,10 +138,10 @@ def test_a_job_of_which_no_round_knows_is_told_by_the_one_that_follows(
 
 
 def test_a_start_that_came_to_nothing_is_no_reason_to_wait(full: Asked) -> None:
-    start = Start("first", ("node-0",), full.controller.outlook.holds["first"].reason)
-    outlook = full.controller.outlook
+    start = Start("first", ("node-0",), full.controller.last_round.holds["first"].reason)
+    outlook = full.controller.last_round
     full.db.write(jobs.update, "first", since_s=200.0)
-    full.controller.outlook = replace(
+    full.controller.last_round = replace(
         outlook, holds={}, reasons={"first": replace(outlook.reasons["first"], decision=start)}
     )
     assert full.ask(full.platform.why(full.admin, "first")).reason.code == "undecided"
@@ -181,7 +181,7 @@ def test_a_promise_without_an_answer_is_refused_if_it_is_strict_and_taken_withou
 
 @pytest.fixture
 def huge(asked: Asked) -> Iterator[Asked]:
-    asked.controller.outlook = replace(LastRound({}, {}), cluster=full_cluster(12_000))
+    asked.controller.last_round = replace(LastRound({}, {}), cluster=full_cluster(12_000))
     yield asked
     asked.core.foresight.close()
 

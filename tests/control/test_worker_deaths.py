@@ -20,8 +20,8 @@ from fairlead.control.reconcile.gang_state_machine import (
     MarkBroken,
     ReleaseWorkers,
     WorkerFact,
-    changes_s,
     next_action,
+    next_change_s,
 )
 from fairlead.control.reconcile.worker_deaths import MOST_KEPT, answer, known
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
@@ -90,14 +90,14 @@ async def seen(platform: Platform, job: str, wanted: Callable[[Job], bool]) -> J
         if found is not None and wanted(found):
             return found
         assert time.monotonic() < until_s, found
-        await platform.controller.news(0.05)
+        await platform.controller.wait_for_news(0.05)
 
 
 async def there(platform: Platform, condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + WITHIN_S
     while not condition():
         assert time.monotonic() < until_s
-        await platform.controller.news(0.05)
+        await platform.controller.wait_for_news(0.05)
 
 
 async def generations_of(platform: Platform, job: str) -> int:
@@ -177,7 +177,7 @@ def test_a_gang_goes_on_with_one_when_the_second_dies_at_its_start(db: Opened) -
             assert (await kinds(platform, job.id)).count("generation-abandoned") >= 2
             alone = next(iter(platform.backend.where(job.id)))
             row = {"step": 100.0, "time_s": clock(), "loss": 1.0}
-            number = platform.controller.known.of(job.id)[alone].generation
+            number = platform.controller.gang_registry.workers_of(job.id)[alone].generation
             for body in (wire.Progress(number, 100, 100, steps=[row]), wire.Finished(number, 100), wire.Exited(0)):
                 platform.backend.say(job.id, alone, body)
             (ended,) = await platform.ended(job.id)
@@ -391,7 +391,7 @@ GONE = WorkerFact("node-1", "joined", 1, exited=True, cause="exited")
 def test_the_exit_of_a_command_is_judged_when_a_lost_node_would_have_been_told() -> None:
     command = made.job(training=False, deaths=[stored_death()])
     early = view(command, PAIR, w0=HERE, w1=GONE)
-    assert next_action(early) is None and changes_s(early) == 99.0 + AFTERMATH_S
+    assert next_action(early) is None and next_change_s(early) == 99.0 + AFTERMATH_S
     later = next_action(view(command, PAIR, 99.0 + AFTERMATH_S, w0=HERE, w1=GONE))
     assert later == MarkBroken(PAIR, ("w1",))
 

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fairlead.data.spool import Spool
-from fairlead.data.thread_map import map_in_order, thread_count
+from fairlead.data.spool import Spool, in_order, threads
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -23,7 +22,7 @@ def batch(*values: int) -> pa.RecordBatch:
 class Counted:
     """A source that counts how many batches were taken from it."""
 
-    schema, rows, watermark_identifies_content = SCHEMA, None, False
+    schema, rows, told_apart = SCHEMA, None, False
     watermark: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, *batches: pa.RecordBatch) -> None:
@@ -67,15 +66,15 @@ def test_a_look_at_the_first_rows_costs_no_second_reading() -> None:
     source = Counted(batch(), batch(1), batch(2))
     spool = Spool(source, memory_bytes=0)
     for _ in range(2):
-        first = spool.first_batch()
+        first = spool.peek()
         assert first is not None and first.column("a").to_pylist() == [1]
     assert (source.begun, source.taken) == (1, 2)
     assert values(spool) == [1, 2] and source.begun == 1
     assert values(spool) == [1, 2] and source.begun == 2  # the look was used up
     kept = Spool(Counted(batch(), batch(7)))
     assert values(kept) == [7]
-    assert (again := kept.first_batch()) is not None and again.column("a").to_pylist() == [7]
-    assert Spool(Counted(batch())).first_batch() is None
+    assert (again := kept.peek()) is not None and again.column("a").to_pylist() == [7]
+    assert Spool(Counted(batch())).peek() is None
 
 
 def test_batches_are_numbered_by_place_and_first_row() -> None:
@@ -85,10 +84,10 @@ def test_batches_are_numbered_by_place_and_first_row() -> None:
 
 def test_a_kept_batch_can_be_swapped_for_a_better_form_of_it() -> None:
     spool = Spool(Counted(batch(1), batch(2)))
-    spool.replace_batch(0, batch(9))  # nothing is kept yet
+    spool.swap(0, batch(9))  # nothing is kept yet
     assert values(spool) == [1, 2]
-    spool.replace_batch(1, batch(8))
-    spool.replace_batch(2, batch(7))  # there is no such place
+    spool.swap(1, batch(8))
+    spool.swap(2, batch(7))  # there is no such place
     assert values(spool) == [1, 8]
 
 
@@ -109,26 +108,26 @@ def test_work_side_by_side_comes_in_order_with_few_items_under_way() -> None:
             taken.append(item)
             yield item
 
-    found = map_in_order(work, items(), 2)
+    found = in_order(work, items(), 2)
     reader = threading.Thread(target=open_.set)
     reader.start()
     assert next(found) == 0
     assert len(taken) <= 4  # two at work, one waits, one is asked for
     assert list(found) == [item * 10 for item in range(1, 20)]
     reader.join()
-    assert list(map_in_order(lambda item: -item, range(3), 1)) == [0, -1, -2]
+    assert list(in_order(lambda item: -item, range(3), 1)) == [0, -1, -2]
 
 
 def test_an_error_of_one_item_comes_at_its_turn() -> None:
-    found = map_in_order(lambda item: 6 // (2 - item), range(9), 3)
+    found = in_order(lambda item: 6 // (2 - item), range(9), 3)
     assert [next(found), next(found)] == [3, 6]
     with pytest.raises(ZeroDivisionError):
         next(found)
 
 
 def test_threads_are_those_asked_for_and_at_most_eight_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert thread_count(3) == 3
-    assert thread_count(-2) == 1
+    assert threads(3) == 3
+    assert threads(-2) == 1
     for cores, wanted in ((1, 1), (5, 5), (64, 8)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores))
-        assert thread_count(None) == wanted
+        assert threads(None) == wanted

@@ -82,7 +82,7 @@ class Ends:
         waiting = {row[0] for row in rows}
         self._vain_since_s = {job: since_s for job, since_s in self._vain_since_s.items() if job in waiting}
         for job, needs, until_s in rows:
-            hold = leader.controller.outlook.holds.get(job)
+            hold = leader.controller.last_round.holds.get(job)
             backs_off = until_s is not None and until_s > world.wall_s(leader.process)
             if backs_off or (hold is not None and self._is_true(hold.reason.code, needs, free)):
                 self._vain_since_s.pop(job, None)

@@ -13,10 +13,10 @@ from fairlead.control.pipelines import driver
 from fairlead.control.pipelines.driver import Pipelines
 from fairlead.control.pipelines.quarantine import PipelineQuarantine
 from fairlead.control.plans.planner_process import InlinePlanner
-from fairlead.control.plans.workload_signature import Measured
+from fairlead.control.plans.workload_signature import MeasuredUsage
 from fairlead.control.reconcile import gang_executor, internal_errors, node_incarnations
 from fairlead.control.reconcile import loop as loops
-from fairlead.control.reconcile.internal_errors import go_on
+from fairlead.control.reconcile.internal_errors import run_forever
 from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import Job
 from fairlead.control.retention import pruning
@@ -115,8 +115,8 @@ class Leader:
                 flows = Pipelines(store, clock, controller.nudge)
                 controller.orchestrate = PipelineQuarantine(flows, store, clock).advance
             pruner = Pruner(store, NOWHERE, clock, controller)
-            prunes += [asyncio.create_task(go_on("pruning", pruner.run))] if world.more.prunes else []
-            controller.known.used = Measured(world.loop.time)
+            prunes += [asyncio.create_task(run_forever("pruning", pruner.run))] if world.more.prunes else []
+            controller.gang_registry.measured_usage = MeasuredUsage(world.loop.time)
             controller.plans._curves._clock = world.loop.time
             self._count_looks(controller)
             self.running = True
@@ -137,7 +137,7 @@ class Leader:
             await outlast(store.renew, "renewing the lease")
 
     def _count_looks(self, controller: Controller) -> None:
-        views: Any = controller._gangs._views
+        views: Any = controller._gang_tasks._views
         looked, usual, usual_each = self.world.truth.looked, views.of, views.of_each
 
         async def of(job: str) -> Any:

@@ -30,7 +30,7 @@ async def _until(condition: Callable[[], bool], within_s: float) -> None:
 
 def _joined(world: World) -> set[str]:
     leader = world.supervisor.present
-    return set() if leader is None or leader.controller is None else set(leader.controller.roster.joined)
+    return set() if leader is None or leader.controller is None else set(leader.controller.node_registry.joined)
 
 
 def scene(befalls: Callable[[World], None], database: Database) -> World:
@@ -76,7 +76,7 @@ def test_a_node_that_cannot_be_started_is_said_to_be_lost_so_that_its_gangs_go_o
 
     def _lost(world: World) -> set[str]:
         leader = world.supervisor.present
-        return set() if leader is None or leader.controller is None else leader.controller.roster._lost
+        return set() if leader is None or leader.controller is None else leader.controller.node_registry._lost
 
     async def played(world: World) -> None:
         world.supervisor.start()

@@ -12,7 +12,7 @@ from fairlead.cluster import Node
 from fairlead.control.accounting.ledger import meter, meterable
 from fairlead.control.reconcile.failpoints import failpoint
 from fairlead.control.reconcile.gang_registry import GangRegistry
-from fairlead.control.reconcile.internal_errors import stays_what_it_is
+from fairlead.control.reconcile.internal_errors import must_propagate
 from fairlead.control.reconcile.quarantine import Quarantine
 from fairlead.control.store.engine import Store
 
@@ -68,7 +68,7 @@ class UsageMeter:
             if job.id in failed:
                 await self._quarantine.set_aside(job.id, METERING, failed[job.id])
             else:
-                self._quarantine.passed(job.id, METERING)
+                self._quarantine.record_success(job.id, METERING)
 
 
 def _tried(connection: Connection, work: Callable[[], None]) -> Exception | None:
@@ -77,7 +77,7 @@ def _tried(connection: Connection, work: Callable[[], None]) -> Exception | None
     try:
         work()
     except Exception as error:
-        if stays_what_it_is(error):
+        if must_propagate(error):
             raise
         savepoint.rollback()
         return error

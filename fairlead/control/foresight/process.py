@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.control.foresight.questions import AdmissionQuestion, Question, Starts, StartsQuestion, packed
 from fairlead.control.plans.planner_process import Fault, Planner, PlannerFailed, PlannerProcess, Work
-from fairlead.control.reconcile.internal_errors import told
+from fairlead.control.reconcile.internal_errors import report_error
 from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.state import ClusterState, JobState
 
@@ -51,7 +51,9 @@ class Foresight:
         try:
             found: T = await asyncio.wrap_future(self._planner.ask(tenant, question, kind))
         except Fault as error:  # it may name others' jobs
-            raise PlannerFailed(f"an error of the platform's own (error {told('looking ahead', error)})") from error
+            raise PlannerFailed(
+                f"an error of the platform's own (error {report_error('looking ahead', error)})"
+            ) from error
         return found
 
     def _pack(self, state: ClusterState) -> msgspec.Raw:

@@ -46,12 +46,12 @@ class EventFollower:
         self._turn = asyncio.Lock()
         self.counts = JobCounts()
         self.ring = EventRing()
-        controller.meter.tenants = self.counts.tenants
+        controller.worker_meter.tenants = self.counts.tenants
 
     async def run(self) -> None:
         """Follow until cancelled. A store that does not answer is asked again."""
         while True:
-            seen = self._controller.published
+            seen = self._controller.publish_count
             try:
                 await self.catch_up()
             except LostLeadership:
@@ -59,7 +59,7 @@ class EventFollower:
             except Unavailable as error:
                 log.warning("events cannot be read at the moment", error=str(error))
             await asyncio.sleep(FOLLOWED_S if self.ring.followed else SPACING_S)
-            await self._controller.news(IDLE_S, seen)
+            await self._controller.wait_for_news(IDLE_S, seen)
 
     async def begin(self) -> None:
         """What happened before this process is not counted; what goes on is known."""

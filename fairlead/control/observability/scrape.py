@@ -111,7 +111,7 @@ class Scraper:
                 found.put(f.JOBS, phases.get(phase, 0), tenant, phase)
         now_s, owners = self._controller.clock(), self._follower.counts.tenants
         waiting = Counter(
-            (owners[job], hold.reason.code) for job, hold in self._controller.outlook.holds.items() if job in owners
+            (owners[job], hold.reason.code) for job, hold in self._controller.last_round.holds.items() if job in owners
         )
         for (tenant, reason), number in waiting.items():
             found.put(f.PENDING, number, tenant, reason)
@@ -123,14 +123,16 @@ class Scraper:
         found.put(f.LEADER, float(self._store.epoch is not None))
         found.put(f.EPOCH, float(self._store.epoch or 0))
         found.put(f.STORE_QUEUE, float(self._store.waiting))
-        found.put(f.LAST_ROUND, self._controller.outlook.decided_s)
+        found.put(f.LAST_ROUND, self._controller.last_round.decided_s)
 
     def _nodes(self, found: Families) -> None:
         controller, facts = self._controller, self._controller.backend.facts()
         states = Counter(node.state for node in controller.nodes.values())
         for state in NodeState:
             found.put(f.NODES, states[state], state)
-        held = Counter(w.node for of_job in controller.known.workers.values() for w in of_job.values() if w.holds)
+        held = Counter(
+            w.node for of_job in controller.gang_registry.workers.values() for w in of_job.values() if w.holds_device
+        )
         for name, node in sorted(controller.nodes.items()):
             more = facts.get(name, {})
             found.put(f.NODE_UP, float(node.state is not NodeState.LOST), name)
@@ -161,11 +163,11 @@ class Scraper:
     def _tenants(self, found: Families, stored: Stored) -> None:
         controller, owners = self._controller, self._follower.counts.tenants
         held: Counter[str] = Counter()
-        for job, of_job in controller.known.workers.items():
-            held[owners.get(job, "unknown")] += sum(fact.holds for fact in of_job.values())
+        for job, of_job in controller.gang_registry.workers.items():
+            held[owners.get(job, "unknown")] += sum(fact.holds_device for fact in of_job.values())
         devices = sum(node.devices for node in controller.nodes.values())
         barred = used_up_by(stored.tenants, stored.spendings).keys()
-        claims = standings(stored.tenants, controller.outlook.entitlements, held, devices, barred)
+        claims = standings(stored.tenants, controller.last_round.entitlements, held, devices, barred)
         for team in stored.tenants:
             name = team.name
             found.put(f.TENANT_WEIGHT, team.weight, name)
@@ -184,7 +186,7 @@ class Scraper:
                 found.put(f.TENANT_SPENT, spending.used_hours * HOUR_S, name)
         if self._fairness[1] is not None:
             found.put(f.FAIRNESS, self._fairness[1])
-        if (balance := fairness_view(controller.outlook.memory, None)) is not None:
+        if (balance := fairness_view(controller.last_round.memory, None)) is not None:
             found.put(f.BALANCE, balance.index)
             found.put(f.CORRECTS, float(balance.corrects))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from fairlead.control.pipelines.driver import Pipelines
-from fairlead.control.reconcile.internal_errors import Backoff, stays_what_it_is, told
+from fairlead.control.reconcile.internal_errors import Backoff, must_propagate, report_error
 from fairlead.control.reconcile.quarantine import TRIES
 from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.records import ENDED, JobPhase
@@ -28,22 +28,22 @@ class PipelineQuarantine:
     async def advance(self) -> set[str] | None:
         """Do what can be done for all that are not aside. The jobs touched; None when there was nothing to do."""
         if self._backoff:
-            self._backoff.keep(await self._inner.running())
-        return await self._inner.advance(but={str(name) for name in self._backoff.held()}, drive=self._drive)
+            self._backoff.retain(await self._inner.running())
+        return await self._inner.advance(but={str(name) for name in self._backoff.waiting_names()}, drive=self._drive)
 
     async def _drive(self, name: str) -> set[str] | None:
         try:
             touched = await self._inner.drive(name)
         except Exception as error:
-            if stays_what_it_is(error):
+            if must_propagate(error):
                 raise
             return await self._set_aside(name, error)
-        self._backoff.passed(name)
+        self._backoff.record_success(name)
         return touched
 
     async def _set_aside(self, pipeline: str, error: Exception) -> set[str]:
-        mark = told(DOING, error, pipeline=pipeline)
-        tries, now_s = self._backoff.failed(pipeline), self._clock()
+        mark = report_error(DOING, error, pipeline=pipeline)
+        tries, now_s = self._backoff.record_failure(pipeline), self._clock()
         why = f"an error of the platform's own while {DOING}: {type(error).__name__} (error {mark})"
         if tries < TRIES:
             await self._store.write(lambda connection: _tell(
@@ -52,7 +52,7 @@ class PipelineQuarantine:
             return set()
         message = f"{why}, {tries} times in a row; tell an administrator"
         touched = await self._store.write(lambda connection: _give_up(connection, pipeline, message, now_s))
-        self._backoff.passed(pipeline)
+        self._backoff.record_success(pipeline)
         return touched
 
 

@@ -30,7 +30,7 @@ from fairlead.control.plans.replanning import Review
 from fairlead.control.plans.speed_curves import CalibratedCurve, SpeedCurves
 from fairlead.control.reconcile.cluster_state import in_full_swing, restart_cost_s
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
-from fairlead.control.reconcile.internal_errors import Backoff, stays_what_it_is, told
+from fairlead.control.reconcile.internal_errors import Backoff, must_propagate, report_error
 from fairlead.control.reconcile.next_generation import BETTER_PLAN, Seated, settled, store
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.store import events, generations, jobs, known_models, lineage
@@ -148,7 +148,7 @@ class Plans:
         with_plans: dict[str, Seated] = {}
         for name, one in zip(gangs, found, strict=True):
             if isinstance(one, BaseException):
-                if not isinstance(one, Exception) or stays_what_it_is(one):
+                if not isinstance(one, Exception) or must_propagate(one):
                     raise one
                 failed[name] = one
             else:
@@ -188,7 +188,7 @@ class Plans:
         try:
             found = await self._ask(job, question, ChosenPlan, within_s)
         except PlannerFailed as error:
-            if wanted(job) in CUTS and self._resting.tries((job.tenant, model_key(job))) < MOST_TRIES:
+            if wanted(job) in CUTS and self._resting.failure_count((job.tenant, model_key(job))) < MOST_TRIES:
                 raise Unavailable(f"{job.id} waits for its plan {wanted(job)}: {error}") from None
             return default_plan(job, len(members), known, hardware, str(error))
         return replace(found, refused=refusal(wanted(job), found.refused)) if found.refused else found
@@ -208,7 +208,7 @@ class Plans:
     async def _ask(self, job: Job, question: Question, kind: type[T], within_s: float = WAIT_S) -> T:
         """The planner's answer; raises :class:`PlannerFailed`. A model that it failed with rests for a while."""
         model = job.tenant, model_key(job)
-        if self._resting.holds(model):
+        if self._resting.is_waiting(model):
             raise PlannerFailed("no plan could be worked out a moment ago")
         try:
             asked = asyncio.wrap_future(self._planner.ask(job.tenant, question, kind))
@@ -217,14 +217,18 @@ class Plans:
         except TimeoutError:
             raise PlannerFailed("the planner is busy") from None
         except PlannerFailed as error:
-            tries, mark, now_s = self._resting.failed(model), told("planning", error, job=job.id), self._clock()
+            tries, mark, now_s = (
+                self._resting.record_failure(model),
+                report_error("planning", error, job=job.id),
+                self._clock(),
+            )
             text = f"{job.id} goes on without the planner: {error} (error {mark})"
             await self._store.write(lambda connection: events.append(
                 connection, time_s=now_s, kind="planner-failed", text=text, tenant=job.tenant, job=job.id,
                 facts={"tries": tries},
             ))  # fmt: skip
             raise
-        self._resting.passed(model)
+        self._resting.record_success(model)
         return found
 
     async def _first_time(self, job: Job) -> dict[str, Any] | None:
@@ -346,7 +350,7 @@ class Plans:
         try:
             return self._curves.of(job)
         except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that its worker measured
-            told("pulling a speed curve", error, job=job.id)
+            report_error("pulling a speed curve", error, job=job.id)
             return None
 
     def close(self) -> None:

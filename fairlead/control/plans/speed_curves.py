@@ -12,7 +12,7 @@ from fairlead.cluster import Node
 from fairlead.control.plans.gang_hardware import Machine
 from fairlead.control.plans.plan_questions import CurveQuestion, CurveTable, Model, curve_table
 from fairlead.control.plans.planner_process import InlinePlanner, Planner, PlannerFailed
-from fairlead.control.reconcile.internal_errors import told
+from fairlead.control.reconcile.internal_errors import report_error
 from fairlead.control.records import Job, KnownModel
 from fairlead.planning.profiles import ModelProfile
 from fairlead.scheduling.curves import SpeedCurve
@@ -93,7 +93,7 @@ class SpeedCurves:
             curve = _curve(asked.result())
             self._planned[stamp] = None if curve is None else paced(curve)
         except (PlannerFailed, ArithmeticError, LookupError, ValueError) as error:
-            told("working out a speed curve", error, job=job.id)
+            report_error("working out a speed curve", error, job=job.id)
             self._planned[stamp] = None
 
     def of(self, job: Job) -> CalibratedCurve | None:

@@ -25,7 +25,7 @@ class WorkerUsage:
         return self.last_s - self.first_s
 
 
-class Measured:
+class MeasuredUsage:
     """By job, the most memory that any of its workers had, and cores and bytes per second of one on average."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -76,7 +76,7 @@ class GangExecutor:
                 await self._start(job, generation, view.generations[-2] if len(view.generations) > 1 else None)
             case gang_actions.TellLeave(generation, exits, snapshot):
                 message = wire.Leave(generation.number, snapshot=snapshot, exits=list(exits))
-                self._known.resumed(job.id, generation.number)  # a call to a later one may have been refused
+                self._known.record_resume(job.id, generation.number)  # a call to a later one may have been refused
                 await self._tell(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
             case gang_actions.BeginJoin(generation, former):
                 await self._begin_join(job, generation, former)
@@ -110,10 +110,12 @@ class GangExecutor:
         if isinstance(order, str):
             await self._begin_stop(job, JobPhase.FAILED, "failed", order)
             return
-        known = self._known.of(job.id)
+        known = self._known.workers_of(job.id)
         for member in generation.members:
             known.setdefault(member.worker, WorkerFact(member.node, "asked", device=member.device))
-        self._known.told.get(job.id, set()).discard(f"join:{generation.number}")  # a former call went with its worker
+        self._known.commands_sent.get(job.id, set()).discard(
+            f"join:{generation.number}"
+        )  # a former call went with its worker
         refused = await self._backend.start(_gang(job, generation), order, START_WITHIN_S)
         if refused is not None:
             await self._not_started(job, generation, former, refused.why)
@@ -145,7 +147,7 @@ class GangExecutor:
         staying = set() if former is None else {member.worker for member in former.members}
         new = {member.worker: member.node for member in generation.members if member.worker not in staying}
         await self._backend.release(job.id, new)
-        known = self._known.of(job.id)
+        known = self._known.workers_of(job.id)
         for worker in new:
             known.pop(worker, None)
         told = f"not all workers could be started: {why}"
@@ -206,7 +208,7 @@ class GangExecutor:
         try:
             await self._backend.tell(job.id, _gang(job, generation).nodes, message)
         except FairleadError:
-            self._known.told.get(job.id, set()).discard(mark)
+            self._known.commands_sent.get(job.id, set()).discard(mark)
             raise
         failpoint(point)
 
@@ -237,7 +239,7 @@ class GangExecutor:
     # ------------------------------------------------------------ when it goes wrong
 
     async def _mark_broken(self, job: Job, generation: Generation, lost: Sequence[str]) -> None:
-        now_s, facts = self._clock(), dict(self._known.of(job.id))
+        now_s, facts = self._clock(), dict(self._known.workers_of(job.id))
 
         def work(connection: Connection) -> float:
             moved = not _unmoved(connection, job)
@@ -249,7 +251,7 @@ class GangExecutor:
         failpoint("broken-stored")
 
     async def _abandon(self, job: Job, generation: Generation, why: str, former: Generation | None = None) -> None:
-        now_s, facts = self._clock(), dict(self._known.of(job.id))
+        now_s, facts = self._clock(), dict(self._known.workers_of(job.id))
 
         def work(connection: Connection) -> float:
             if former is not None:
@@ -263,12 +265,12 @@ class GangExecutor:
 
         after_s = await self._store.write(work)
         self._known.cooling_until_s[job.id] = now_s + max(COOLING_S, after_s)
-        told = self._known.told.get(job.id, set())
+        told = self._known.commands_sent.get(job.id, set())
         told -= {mark for mark in told if mark.startswith("leave:")}
 
     async def _give_up(self, job: Job, generation: Generation) -> None:
         """Nobody is left of this generation, or nobody could come."""
-        now_s, facts = self._clock(), dict(self._known.of(job.id))
+        now_s, facts = self._clock(), dict(self._known.workers_of(job.id))
 
         def work(connection: Connection) -> None:
             if _unmoved(connection, job):
@@ -294,7 +296,7 @@ class GangExecutor:
 
     async def _release(self, job: Job, workers: tuple[str, ...], *, forget_memory: bool) -> None:
         await self._backend.release(job.id, self._places(job, workers), forget_memory=forget_memory)
-        known = self._known.of(job.id)
+        known = self._known.workers_of(job.id)
         for worker in workers:
             known.pop(worker, None)
         failpoint("released")
@@ -328,22 +330,22 @@ class GangExecutor:
         if not await self._store.write(work):
             return
         failpoint("concluded")
-        self._known.told.pop(job.id, None)
-        self._known.exits.pop(job.id, None)
+        self._known.commands_sent.pop(job.id, None)
+        self._known.exit_times.pop(job.id, None)
         if outcome != "abandoned":  # that it could not grow keeps nobody from starting; a failed reservation does
             self._known.cooling_until_s.pop(job.id, None)
         if then in ENDED and not self._known.workers.get(job.id):
             self._known.forget(job.id)
 
     def _places(self, job: Job, workers: tuple[str, ...]) -> dict[str, str]:
-        known = self._known.of(job.id)
+        known = self._known.workers_of(job.id)
         return {worker: known[worker].node for worker in workers if worker in known}
 
     def _mark(self, job: Job, what: str) -> None:
         """Note what the gang was told; of generations long past nobody asks any more."""
-        told = self._known.told.get(job.id, set())
+        told = self._known.commands_sent.get(job.id, set())
         oldest = job.generation - 2
-        self._known.told[job.id] = {what} | {mark for mark in told if _generation_of(mark, oldest) >= oldest}
+        self._known.commands_sent[job.id] = {what} | {mark for mark in told if _generation_of(mark, oldest) >= oldest}
 
 
 def _unmoved(connection: Connection, job: Job) -> Job | None:

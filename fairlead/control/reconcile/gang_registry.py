@@ -10,7 +10,7 @@ import msgspec
 from fairlead import wire
 from fairlead.control.accounting import ledger
 from fairlead.control.plans.interference import InterferenceWatch
-from fairlead.control.plans.workload_signature import Measured
+from fairlead.control.plans.workload_signature import MeasuredUsage
 from fairlead.control.reconcile.data_locality import Resident
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import Generation, Job
@@ -22,12 +22,12 @@ class GangRegistry:
     """What this control plane knows in memory of all gangs; built anew from the backend after a restart."""
 
     workers: dict[str, dict[str, WorkerFact]]
-    told: dict[str, set[str]]
+    commands_sent: dict[str, set[str]]
     cooling_until_s: dict[str, float]
-    exits: dict[str, dict[str, float]] = field(default_factory=dict)  # job -> worker -> when its process ended
+    exit_times: dict[str, dict[str, float]] = field(default_factory=dict)  # job -> worker -> when its process ended
     cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
-    used: Measured = field(default_factory=Measured)
-    company: InterferenceWatch = field(default_factory=InterferenceWatch)
+    measured_usage: MeasuredUsage = field(default_factory=MeasuredUsage)
+    interference: InterferenceWatch = field(default_factory=InterferenceWatch)
     resident: Resident = field(default_factory=dict)
 
     def observe(self, telemetry: wire.Telemetry) -> None:
@@ -36,15 +36,15 @@ class GangRegistry:
         if len(known) < len(telemetry.workers):
             telemetry = msgspec.structs.replace(telemetry, workers=known)
         self.cpu.observe(telemetry)
-        self.used.observe(telemetry)
+        self.measured_usage.observe(telemetry)
 
-    def ended(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
+    def record_exit(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
         """A worker ended then and had used so much in its whole life; its job may be gone by now."""
         if job in self.workers:
             self.cpu.ended(job, worker, cpu_s)
-            self.exits.setdefault(job, {})[worker] = at_s
+            self.exit_times.setdefault(job, {})[worker] = at_s
 
-    def of(self, job: str) -> dict[str, WorkerFact]:
+    def workers_of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
 
     def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
@@ -52,27 +52,27 @@ class GangRegistry:
         them until the last process was gone, as its node saw it."""
         if outcome == "finished":
             return min(now_s, job.since_s)
-        exits = self.exits.get(job.id, {})
+        exits = self.exit_times.get(job.id, {})
         ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
         return min(now_s, max(ends, default=now_s))
 
-    def back_off(self, active: Sequence[Job], now_s: float) -> None:
+    def restore_back_offs(self, active: Sequence[Job], now_s: float) -> None:
         """Let jobs that back off cool, as it is stored."""
         for job in active:
             until_s = job.back_off_until_s or 0.0
             if 0.0 < until_s - now_s <= LONGEST_S:  # not of a clock that was set back
                 self.cooling_until_s[job.id] = max(until_s, self.cooling_until_s.get(job.id, 0.0))
 
-    def resumed(self, job: str, generation: int) -> None:
+    def record_resume(self, job: str, generation: int) -> None:
         """Workers take part in this generation again: calls to leave it and to join later ones are void."""
-        told = self.told.get(job, set())
+        told = self.commands_sent.get(job, set())
         told -= {f"leave:{generation}"} | {f"join:{number}" for number in _joins(told) if number > generation}
 
     def forget(self, job: str) -> None:
-        for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
+        for memory in (self.workers, self.commands_sent, self.cooling_until_s, self.exit_times):
             memory.pop(job, None)
         self.cpu.forget(job)
-        self.used.forget(job)
+        self.measured_usage.forget(job)
 
 
 def _joins(told: Iterable[str]) -> list[int]:

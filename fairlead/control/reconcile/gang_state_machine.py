@@ -53,7 +53,7 @@ class WorkerFact:
         return not self.exited
 
     @property
-    def holds(self) -> bool:
+    def holds_device(self) -> bool:
         """Whether its device is its own; one that has finished is on its way out and gives it to whoever is next."""
         return self.alive and self.phase != "finished"
 
@@ -69,14 +69,14 @@ class GangView:
     job: Job
     generations: Sequence[Generation]  # those not ended, oldest first: at most a former and a newest
     workers: Mapping[str, WorkerFact]
-    told: frozenset[str]  # what this control plane has already told the gang: "leave:3", "join:4", "stop"
+    commands_sent: frozenset[str]  # what this control plane has already told the gang: "leave:3", "join:4", "stop"
     now_s: float
     reachable: frozenset[str]  # nodes on which workers can be started now
     asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
     ended: Generation | None = None  # one that the store calls ended, in which workers still take part
 
 
-def frees_or_asks(action: Action, job: Job, workers: Mapping[str, WorkerFact]) -> bool:
+def affects_others(action: Action, job: Job, workers: Mapping[str, WorkerFact]) -> bool:
     """Whether others could be decided about differently after this; ``job``: as it was before, ``workers``: as they are
     known afterwards.
 
@@ -98,9 +98,9 @@ def frees_or_asks(action: Action, job: Job, workers: Mapping[str, WorkerFact]) -
             return not isinstance(action, WakeNodes | TellLeave | BeginJoin | TellJoin | StopWorkers)
 
 
-def only_frees(action: Action, job: Job) -> bool:
-    """Whether all that an action that :func:`frees_or_asks` may give is room for others: its job asks for nothing more,
-    and no stage of a pipeline comes after it."""
+def only_frees_devices(action: Action, job: Job) -> bool:
+    """Whether an action for which :func:`affects_others` is true only frees devices: its job asks for nothing more, and
+    no pipeline stage follows it."""
     match action:
         case BeginStop(then) | Conclude(then):
             return then in ENDED and "stage" not in job.facts
@@ -110,7 +110,7 @@ def only_frees(action: Action, job: Job) -> bool:
             return isinstance(action, MarkRunning)
 
 
-def contradiction(view: GangView) -> str | None:
+def find_contradiction(view: GangView) -> str | None:
     """What may never be: two generations of one gang training at the same time, or two workers on one device.
 
     Checked after every step in tests (``FAIRLEAD_VALIDATE``); None when all is well.
@@ -126,7 +126,7 @@ def contradiction(view: GangView) -> str | None:
     return None
 
 
-def loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[str], str]:
+def describe_loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[str], str]:
     """Who of a broken generation is really gone, and the same in words; its peers only noticed and live on."""
     dead = [worker for worker in lost if worker not in workers or workers[worker].lost]
     ends = {worker: workers[worker].ended_by for worker in dead if worker in workers}
@@ -134,7 +134,7 @@ def loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[s
     return dead, f"lost {', '.join(named)}" if dead else f"broke: {', '.join(lost)} lost touch with a peer"
 
 
-def loss_s(lost: Sequence[str], workers: Mapping[str, WorkerFact], planned_s: float, now_s: float) -> float:
+def time_of_loss_s(lost: Sequence[str], workers: Mapping[str, WorkerFact], planned_s: float, now_s: float) -> float:
     """When a generation broke: at the first sign on any node; a worker's word from before it was planned is none."""
     facts = [workers[worker] for worker in lost if worker in workers]
     signs = [fact.lost_s for fact in facts if fact.lost_s is not None and (fact.exited or fact.lost_s >= planned_s)]
@@ -159,7 +159,7 @@ def next_action(view: GangView) -> Action | None:
     return _meet(view, newest) if newest.phase is GenerationPhase.JOINING else _watch(view, newest)
 
 
-def changes_s(view: GangView) -> float | None:
+def next_change_s(view: GangView) -> float | None:
     """When time alone could make :func:`next_action` answer differently; None: only something that happens can.
 
     Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
@@ -187,14 +187,14 @@ def _stop(view: GangView) -> Action | None:
         if newest is not None and training:
             newest = next((g for g in (*view.generations, view.ended) if g and g.number in _training(view)), newest)
         graceful = job.outcome == "preempted" and newest is not None and training
-        if graceful and newest is not None and f"leave:{newest.number}" not in view.told:
+        if graceful and newest is not None and f"leave:{newest.number}" not in view.commands_sent:
             return TellLeave(newest, exits=alive, snapshot=True)
         if graceful and waited_s < LEAVE_GRACE_S:
             return None
         at_work = set() if newest is None else {member.worker for member in newest.at_work}
         finishing = job.outcome == "finished" and not at_work.isdisjoint(alive)  # by themselves; who rests does not
         patience_s = STOP_GRACE_S if finishing else 0.0
-        if waited_s < patience_s or "stop" in view.told:
+        if waited_s < patience_s or "stop" in view.commands_sent:
             return None
         return StopWorkers(alive, 0.0 if job.outcome == "worker-lost" else STOP_GRACE_S)
     if job.then is JobPhase.QUEUED and not job.training and view.generations and _finished(view, view.generations[-1]):
@@ -209,7 +209,7 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     facts = view.workers
     sleeping = tuple(sorted({member.node for member in newest.members} & view.asleep))
     if sleeping:
-        return None if f"wake:{newest.number}" in view.told else WakeNodes(newest, sleeping)
+        return None if f"wake:{newest.number}" in view.commands_sent else WakeNodes(newest, sleeping)
     dead = tuple(m.worker for m in newest.members if m.worker in facts and facts[m.worker].lost)
     astray = [m for m in newest.members if m.worker in dead or m.node not in view.reachable]
     if astray:
@@ -248,7 +248,7 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
 
 def _call_away(view: GangView, acting: Generation, newest: Generation) -> Action | None:
     """Have the members of a whole generation leave it; None while they are on their way to do so."""
-    if f"leave:{acting.number}" in view.told:
+    if f"leave:{acting.number}" in view.commands_sent:
         return None
     staying = {member.worker for member in newest.members}
     exits = tuple(member.worker for member in acting.members if member.worker not in staying)
@@ -272,7 +272,7 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
-    if f"join:{newest.number}" in view.told:
+    if f"join:{newest.number}" in view.commands_sent:
         return None
     elsewhere = _training(view) - {newest.number}
     if elsewhere and view.ended is None:

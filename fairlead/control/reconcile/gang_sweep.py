@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-from fairlead.control.reconcile.gang_state_machine import changes_s, next_action
+from fairlead.control.reconcile.gang_state_machine import next_action, next_change_s
 from fairlead.control.reconcile.gang_timers import GangTimers
 from fairlead.control.reconcile.gang_views import GangViews, touches
-from fairlead.control.reconcile.internal_errors import stays_what_it_is
+from fairlead.control.reconcile.internal_errors import must_propagate
 from fairlead.control.reconcile.node_registry import NodeRegistry
 from fairlead.control.store import jobs
 from fairlead.control.store.engine import Store
@@ -74,9 +74,9 @@ class GangSweep:
             if touches(view, undecided):
                 continue
             try:
-                waits, at_s = next_action(view) is None, changes_s(view)
+                waits, at_s = next_action(view) is None, next_change_s(view)
             except Exception as error:
-                if stays_what_it_is(error):
+                if must_propagate(error):
                     raise
                 waits, at_s = False, None  # its own task finds the same, and sets it aside
             if not waits:

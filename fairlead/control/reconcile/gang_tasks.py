@@ -15,11 +15,11 @@ from fairlead.control.reconcile.gang_executor import GangExecutor
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import (
     GangView,
-    changes_s,
-    contradiction,
-    frees_or_asks,
+    affects_others,
+    find_contradiction,
     next_action,
-    only_frees,
+    next_change_s,
+    only_frees_devices,
 )
 from fairlead.control.reconcile.gang_sweep import GangSweep
 from fairlead.control.reconcile.gang_timers import GangTimers
@@ -46,7 +46,7 @@ class Leader(Protocol):
     """Whoever is told what came of it."""
 
     def nudge(self, job: str | None = None) -> None: ...
-    def freed(self) -> None: ...
+    def devices_freed(self) -> None: ...
     def wake(self) -> None: ...
     def publish(self) -> None: ...
 
@@ -95,10 +95,10 @@ class GangTasks:
         """Have every gang go on that something happened to, whose time has come, or that the sweep finds forgotten."""
         now_s = self._clock()
         self._wanted |= self._timers.due(now_s)
-        self._wanted |= await self._sweep.look(self._wanted | self._running.keys() | self._quarantine.held())
+        self._wanted |= await self._sweep.look(self._wanted | self._running.keys() | self._quarantine.held_jobs())
         for job in sorted(self._wanted - self._running.keys()):
             until_s, _ = self._rests.get(job, (now_s, 0.0))
-            if self._quarantine.holds(job):
+            if self._quarantine.is_held(job):
                 self._timers.arm(job, now_s + AGAIN_S, now_s)
             elif 0.0 < until_s - now_s <= AGAIN_S:
                 self._timers.arm(job, until_s, now_s)
@@ -140,7 +140,7 @@ class GangTasks:
             self._wanted.add(job)
             await self._quarantine.set_aside(job, CARRYING_ON, error)
         else:
-            self._quarantine.passed(job, CARRYING_ON)
+            self._quarantine.record_success(job, CARRYING_ON)
 
     async def _advance(self, job: str) -> None:
         view: GangView | None = None
@@ -154,7 +154,7 @@ class GangTasks:
                 return None
             bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
             if VALIDATE:
-                wrong = contradiction(view)
+                wrong = find_contradiction(view)
                 if wrong is not None:
                     log.error("contradiction", what=wrong)
             action = next_action(view)
@@ -162,9 +162,9 @@ class GangTasks:
                 return self._wait_for(view)
             log.debug("carry out", job=job, action=type(action).__name__)
             await self._carry_out.do(action, view)
-            asks = frees_or_asks(action, view.job, self._known.of(job))
-            if asks and only_frees(action, view.job):
-                self._leader.freed()
+            asks = affects_others(action, view.job, self._known.workers_of(job))
+            if asks and only_frees_devices(action, view.job):
+                self._leader.devices_freed()
             elif asks:
                 self._leader.nudge()
             self._leader.publish()
@@ -178,6 +178,6 @@ class GangTasks:
         if view is None:
             return
         self._timers.clear(view.job.id)
-        at_s = changes_s(view)
+        at_s = next_change_s(view)
         if at_s is not None:
             self._timers.arm(view.job.id, at_s, view.now_s)

@@ -64,8 +64,8 @@ class GangViews:
             known.forget(job.id)
             return None
         if job.phase is JobPhase.QUEUED and not known.workers.get(job.id):
-            known.told.pop(job.id, None)  # also when the answer to its last conclusion was lost
-        told = frozenset(known.told.get(job.id, set()))
+            known.commands_sent.pop(job.id, None)  # also when the answer to its last conclusion was lost
+        told = frozenset(known.commands_sent.get(job.id, set()))
         workers = dict(known.workers.get(job.id, {}))
         return GangView(job, live, workers, told, self._clock(), reachable, asleep, ended)
 

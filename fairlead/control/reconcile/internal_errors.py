@@ -17,11 +17,11 @@ from fairlead.errors import Unavailable
 
 log = structlog.get_logger()
 
-FIRST_S, LONGEST_S = 1.0, 300.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 """Of the pauses before another try; each is twice as long as the one before."""
 
 
-def stays_what_it_is(error: BaseException) -> bool:
+def must_propagate(error: BaseException) -> bool:
     """Whether it is no job's: lost leadership, or trouble of the store.
 
     What one job's data can make of a statement is the job's: a value that a column cannot hold, that breaks a rule of
@@ -38,7 +38,7 @@ def stays_what_it_is(error: BaseException) -> bool:
     return not isinstance(error, DataError | IntegrityError | ProgrammingError | NotSupportedError)
 
 
-def told(doing: str, error: BaseException, **facts: object) -> str:
+def report_error(doing: str, error: BaseException, **facts: object) -> str:
     """Log the error with a mark by which it is found, and count it. Returns the mark."""
     mark = uuid.uuid4().hex[:8]
     live_metrics.count(metric_families.INTERNAL_ERRORS, doing)
@@ -48,30 +48,30 @@ def told(doing: str, error: BaseException, **facts: object) -> str:
 
 
 @contextmanager
-def apart(doing: str, **facts: object) -> Iterator[None]:
+def guard_errors(doing: str, **facts: object) -> Iterator[None]:
     """An error of our own within this is told, and what comes after goes on."""
     try:
         yield
     except Exception as error:
-        if stays_what_it_is(error):
+        if must_propagate(error):
             raise
-        told(doing, error, **facts)
+        report_error(doing, error, **facts)
 
 
-async def go_on(doing: str, work: Callable[[], Awaitable[None]]) -> None:
+async def run_forever(doing: str, work: Callable[[], Awaitable[None]]) -> None:
     """Do what goes on for ever, again after a pause when an error of our own ends it; all others are raised."""
     backoff = Backoff(time.monotonic)
     while True:
         try:
             return await work()
         except Exception as error:
-            if stays_what_it_is(error):
+            if must_propagate(error):
                 raise
-            told(doing, error)
-            await asyncio.sleep(_pause_s(backoff.failed(doing)))
+            report_error(doing, error)
+            await asyncio.sleep(_pause_s(backoff.record_failure(doing)))
 
 
-MOST = 10_000
+MAX_NAMES = 10_000
 """Names that are remembered: strangers have a say in how many there are."""
 
 
@@ -82,31 +82,31 @@ class Backoff:
         self._clock = clock
         self._known: dict[Hashable, tuple[int, float]] = {}  # how often it failed, until when it rests
 
-    def holds(self, name: Hashable) -> bool:
+    def is_waiting(self, name: Hashable) -> bool:
         """Whether it rests now. One whose clock was set back does not rest for longer than it was told to."""
         tries, until_s = self._known.get(name, (0, 0.0))
         return 0.0 < until_s - self._clock() <= _pause_s(tries)
 
-    def failed(self, name: Hashable) -> int:
+    def record_failure(self, name: Hashable) -> int:
         """Have it rest; returns how often it has failed in a row."""
         tries = self._known.pop(name, (0, 0.0))[0] + 1
-        while len(self._known) >= MOST:
+        while len(self._known) >= MAX_NAMES:
             del self._known[next(iter(self._known))]  # whoever failed longest ago
         self._known[name] = tries, self._clock() + _pause_s(tries)
         return tries
 
-    def tries(self, name: Hashable) -> int:
+    def failure_count(self, name: Hashable) -> int:
         """How often it has failed in a row."""
         return self._known.get(name, (0, 0.0))[0]
 
-    def passed(self, name: Hashable) -> None:
+    def record_success(self, name: Hashable) -> None:
         self._known.pop(name, None)
 
-    def held(self) -> set[Hashable]:
+    def waiting_names(self) -> set[Hashable]:
         """All that rest now."""
-        return {name for name in self._known if self.holds(name)}
+        return {name for name in self._known if self.is_waiting(name)}
 
-    def keep(self, names: Collection[Hashable]) -> None:
+    def retain(self, names: Collection[Hashable]) -> None:
         """Forget all others."""
         self._known = {name: known for name, known in self._known.items() if name in names}
 
@@ -115,4 +115,4 @@ class Backoff:
 
 
 def _pause_s(tries: int) -> float:
-    return min(LONGEST_S, FIRST_S * 2.0 ** min(tries - 1, 30))
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries - 1, 30))

@@ -27,10 +27,10 @@ from fairlead.control.reconcile.gang_executor import GangExecutor, SecretsFor, n
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_tasks import GangTasks
 from fairlead.control.reconcile.inbox import Inbox
-from fairlead.control.reconcile.internal_errors import apart
+from fairlead.control.reconcile.internal_errors import guard_errors
 from fairlead.control.reconcile.node_incarnations import EndedIncarnations
 from fairlead.control.reconcile.node_registry import NodeRegistry
-from fairlead.control.reconcile.quarantine import Parts, Quarantine, tell_damage
+from fairlead.control.reconcile.quarantine import GuardedSteps, Quarantine, report_damaged_rows
 from fairlead.control.reconcile.round_clock import EVERY_S, RoundClock
 from fairlead.control.reconcile.round_store import LastRound, RoundInput, apply_round, learn, neighbours_now, read_state
 from fairlead.control.reconcile.seats import seated
@@ -49,8 +49,8 @@ TICK_S = 1.0  # how often time itself is a reason to look again while jobs are o
 IDLE_S = 10.0  # ... and while there are none
 BATCH_S = 0.1  # reports of progress are gathered for so long; everything else is taken in at once
 BATCH_SPACING = 50.0  # ... and where there are many, for so many lengths of what it took to store the last ones
-BATCH_AT_MOST_S = 1.0
-LEAST_WAIT_S = 0.05  # for a timer: several that run out soon after each other are one look
+BATCH_LONGEST_S = 1.0
+SHORTEST_WAIT_S = 0.05  # for a timer: several that run out soon after each other are one look
 
 
 class Controller:
@@ -59,66 +59,68 @@ class Controller:
     def __init__(
         self, store: Store, backend: Backend, order_for: Callable[[Connection, Job], wire.WorkerSpec],
         clock: Callable[[], float] = time.time, secrets_for: SecretsFor = no_secrets,
-        gauge: Calibrator | None = None, sleep_after_s: float | None = None, sharing: Sharing = DEFAULT_SHARING,
+        calibrator: Calibrator | None = None, sleep_after_s: float | None = None, sharing: Sharing = DEFAULT_SHARING,
         planner: Planner | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.backend = backend
         self.clock = clock
         self.sharing = sharing
-        self.outlook = LastRound({}, {})
-        self.meter = WorkerMeter()
-        self.known = GangRegistry({}, {}, {})
-        self.roster = NodeRegistry(store, backend, self.known, clock, sleep_after_s)
-        self.quarantine = Quarantine(store, clock, lambda job: self._gangs.want([job]))
-        self._parts = Parts(store, clock)
-        self._meter = UsageMeter(store, self.known, lambda: self.nodes, clock, self.quarantine)
-        self._seen: dict[tuple[str, str], int] = {}
-        self._gone = EndedIncarnations(store, self._seen, clock)
+        self.last_round = LastRound({}, {})
+        self.worker_meter = WorkerMeter()
+        self.gang_registry = GangRegistry({}, {}, {})
+        self.node_registry = NodeRegistry(store, backend, self.gang_registry, clock, sleep_after_s)
+        self.quarantine = Quarantine(store, clock, lambda job: self._gang_tasks.want([job]))
+        self._steps = GuardedSteps(store, clock)
+        self._usage_meter = UsageMeter(store, self.gang_registry, lambda: self.nodes, clock, self.quarantine)
+        self._cursors: dict[tuple[str, str], int] = {}
+        self._ended_incarnations = EndedIncarnations(store, self._cursors, clock)
         self._inbox = Inbox()
-        self._behind: frozenset[str] = frozenset()  # nodes whose last change could not be taken in yet
+        self._blocked_nodes: frozenset[str] = frozenset()  # nodes whose last change could not be taken in yet
         self._nudged = asyncio.Event()
         self._urgent = asyncio.Event()  # something that reports are not gathered any longer for
         self._storing_s = 0.0  # what the last events took
         self._rounds = RoundClock(clock)
         self._paused = False
-        self._unanswered = False
+        self._write_unconfirmed = False
         self._news = asyncio.Event()
-        self.published = 0  # how often: who has seen as many has missed nothing
+        self.publish_count = 0  # how often: who has seen as many has missed nothing
         self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
-        self.plans = Plans(store, lambda: self.nodes, clock, gauge, planner)
+        self.plans = Plans(store, lambda: self.nodes, clock, calibrator, planner)
         executor = GangExecutor(
-            store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
+            store, backend, self.gang_registry, order_for, lambda: self.nodes, clock, secrets_for, self.plans
         )
-        self._gangs = GangTasks(store, self.known, self.roster, self.quarantine, executor, clock, self)
+        self._gang_tasks = GangTasks(
+            store, self.gang_registry, self.node_registry, self.quarantine, executor, clock, self
+        )
 
     # ------------------------------------------------------------ doors
 
     @property
     def nodes(self) -> Mapping[str, Node]:
         """All nodes with their present state."""
-        return self.roster.nodes
+        return self.node_registry.nodes
 
     @property
     def telemetry(self) -> Mapping[str, wire.Telemetry]:
         """What each node last said of itself."""
-        return self.roster.telemetry
+        return self.node_registry.telemetry
 
     async def refresh(self) -> None:
         """Read the nodes anew, with what an admin wants of them."""
-        await self.roster.refresh()
+        await self.node_registry.refresh()
 
     def nudge(self, job: str | None = None) -> None:
         """Something was written that asks for a decision, or for a look at this job."""
         if job is not None:
-            self._gangs.want([job])
+            self._gang_tasks.want([job])
         self._rounds.due = True
         self._nudged.set()
         self._urgent.set()
 
-    def freed(self) -> None:
+    def devices_freed(self) -> None:
         """A gang gave back what it held."""
-        self._rounds.freed()
+        self._rounds.devices_freed()
         if self._rounds.due:
             self.nudge()
 
@@ -132,13 +134,13 @@ class Controller:
 
     def publish(self) -> None:
         """Wake those who follow events."""
-        self.published += 1
+        self.publish_count += 1
         self._news.set()
         self._news = asyncio.Event()
 
-    async def news(self, timeout_s: float, seen: int | None = None) -> None:
+    async def wait_for_news(self, timeout_s: float, seen: int | None = None) -> None:
         """Returns when something new may be in the store, or after the timeout; at once if more was ``published``."""
-        if seen is not None and seen != self.published:
+        if seen is not None and seen != self.publish_count:
             return
         waiting = self._news
         with suppress(TimeoutError):
@@ -149,12 +151,12 @@ class Controller:
 
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
-        fatal = self._gangs.fatal = asyncio.get_running_loop().create_future()
-        self._meter.begin()  # not before the nodes have told which jobs ended while nobody led
+        fatal = self._gang_tasks.fatal = asyncio.get_running_loop().create_future()
+        self._usage_meter.begin()  # not before the nodes have told which jobs ended while nobody led
         damaged_rows.forget()  # whoever leads tells of it
-        self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
+        self._cursors.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
         await outlast(self.refresh, "nodes")
-        self.known.company.table = await outlast(lambda: self.store.read(interference.table), "neighbours")
+        self.gang_registry.interference.table = await outlast(lambda: self.store.read(interference.table), "neighbours")
         pump = asyncio.create_task(self._pump())
         loop = asyncio.create_task(self._reconcile_forever())
         try:
@@ -163,8 +165,8 @@ class Controller:
                 task.result()
         finally:
             self.plans.close()
-            self.roster.close()
-            running = [pump, loop, *self._gangs.tasks, *self._parts.tasks]
+            self.node_registry.close()
+            running = [pump, loop, *self._gang_tasks.tasks, *self._steps.tasks]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -172,10 +174,10 @@ class Controller:
     async def _pump(self) -> None:
         async for event in self.backend.events():
             if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
-                self.roster.telemetry[event.node] = event.body
-                with apart("taking in telemetry", node=event.node):
-                    self.known.observe(event.body)
-                    self.meter.take(event.node, event.body)
+                self.node_registry.telemetry[event.node] = event.body
+                with guard_errors("taking in telemetry", node=event.node):
+                    self.gang_registry.observe(event.body)
+                    self.worker_meter.take(event.node, event.body)
                 continue
             self._inbox.put(event)
             self._nudged.set()
@@ -185,66 +187,68 @@ class Controller:
     async def _reconcile_forever(self) -> None:
         batch: list[BackendEvent] = []
         while True:
-            if all(event.node in self._behind for event in batch):
+            if all(event.node in self._blocked_nodes for event in batch):
                 batch += await self._next_batch()
             else:  # what the last pass did not get to comes first, and no more is taken on top of it
                 await asyncio.sleep(TICK_S)
-            await self._parts.do("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
+            await self._steps.run("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""
-        await self._absorb(batch)
-        self._forget_cooled()
+        await self._process_batch(batch)
+        self._end_expired_back_offs()
         if self._rounds.due and not self._paused:
-            await self._parts.do("holding a round", self._decide)
-        await self._parts.do("learning from neighbours", lambda: learn(self.store, self.known, self.clock()))
-        live = [job for job, workers in self.known.workers.items() if workers]
-        if self._meter.due:
-            await self._parts.do("metering", lambda: self._meter.measure(live))
-            await self._parts.do("reading nodes", self.refresh)
-            await self._parts.do("clearing nodes", self.roster.clear)
-            await self._parts.do("forgetting nodes that are gone", self._gone.forget)
+            await self._steps.run("holding a round", self._hold_round)
+        await self._steps.run("learning from neighbours", lambda: learn(self.store, self.gang_registry, self.clock()))
+        live = [job for job, workers in self.gang_registry.workers.items() if workers]
+        if self._usage_meter.due:
+            await self._steps.run("metering", lambda: self._usage_meter.measure(live))
+            await self._steps.run("reading nodes", self.refresh)
+            await self._steps.run("clearing nodes", self.node_registry.clear)
+            await self._steps.run("forgetting nodes that are gone", self._ended_incarnations.forget)
         if live and not self._paused:
-            self._parts.beside("reviewing plans", lambda: self._review(live))
-        await self._gangs.look()
-        await tell_damage(self.store, self.clock())
+            self._steps.run_in_background("reviewing plans", lambda: self._review_plans(live))
+        await self._gang_tasks.look()
+        await report_damaged_rows(self.store, self.clock())
         self.publish()
 
-    def _forget_cooled(self) -> None:
+    def _end_expired_back_offs(self) -> None:
         """Jobs that may be planned for again: the next round sees them."""
-        now_s, cooling = self.clock(), self.known.cooling_until_s
+        now_s, cooling = self.clock(), self.gang_registry.cooling_until_s
         for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= LONGEST_S]:
             del cooling[job]
             self._rounds.due = True
 
-    async def _review(self, live: Collection[str]) -> None:
-        for job in await self.plans.review(self.known.of, live):
+    async def _review_plans(self, live: Collection[str]) -> None:
+        for job in await self.plans.review(self.gang_registry.workers_of, live):
             self.nudge(job)
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
-        under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or self._gangs.busy
-        soon = under_way or self._rounds.unfinished or self._rounds.due or bool(self._behind)
-        busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
-        idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
+        under_way = (
+            bool(self.gang_registry.workers) or bool(self.gang_registry.cooling_until_s) or self._gang_tasks.busy
+        )
+        soon = under_way or self._rounds.unfinished or self._rounds.due or bool(self._blocked_nodes)
+        busy = soon or bool(self.last_round.holds) or bool(self.quarantine)
+        idle_s = min(IDLE_S, max(TICK_S, self.node_registry.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._within(TICK_S if soon else EVERY_S if busy else idle_s)):
+                async with asyncio.timeout(self._limit_wait(TICK_S if soon else EVERY_S if busy else idle_s)):
                     await self._nudged.wait()
-        self._rounds.tick(busy=busy or self.roster.sleep_after_s is not None)  # who is idle goes to sleep
+        self._rounds.tick(busy=busy or self.node_registry.sleep_after_s is not None)  # who is idle goes to sleep
         batch = self._drain()
         if batch and all(can_wait(event) for event in batch):
-            await self._gather(min(BATCH_AT_MOST_S, max(BATCH_S, BATCH_SPACING * self._storing_s)))
+            await self._gather(min(BATCH_LONGEST_S, max(BATCH_S, BATCH_SPACING * self._storing_s)))
             batch += self._drain()
         elif not batch and self._rounds.pause_s:
             await asyncio.sleep(self._rounds.pause_s)
             batch = self._drain()
         return batch
 
-    def _within(self, wait_s: float) -> float:
+    def _limit_wait(self, wait_s: float) -> float:
         """How long to wait for something to happen: not beyond the moment at which a gang or a round is due."""
-        next_s, wait_s = self._gangs.next_s, self._rounds.within(wait_s)
-        return wait_s if next_s is None else min(wait_s, max(LEAST_WAIT_S, next_s - self.clock()))
+        next_s, wait_s = self._gang_tasks.next_s, self._rounds.limit_wait(wait_s)
+        return wait_s if next_s is None else min(wait_s, max(SHORTEST_WAIT_S, next_s - self.clock()))
 
     async def _gather(self, for_s: float) -> None:
         """Let reports come together, but only as long as nothing more urgent comes."""
@@ -255,14 +259,14 @@ class Controller:
     def _drain(self) -> list[BackendEvent]:
         self._nudged.clear()
         self._urgent.clear()
-        batch = self._inbox.take(self._behind)
-        if self._inbox.waits(self._behind):  # a node had more to say than its turn
+        batch = self._inbox.take(self._blocked_nodes)
+        if self._inbox.waits(self._blocked_nodes):  # a node had more to say than its turn
             self._nudged.set()
         return batch
 
     # ------------------------------------------------------------ taking in
 
-    async def _absorb(self, batch: list[BackendEvent]) -> None:
+    async def _process_batch(self, batch: list[BackendEvent]) -> None:
         """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch. A
         change of a node that could not be taken in stays, and what its node says later waits for it."""
         behind, place = set[str](), 0
@@ -270,7 +274,7 @@ class Controller:
             first = batch[place]
             if first.node in behind:
                 place += 1
-            elif isinstance(first, NodeChange) and await self._take_change(first):
+            elif isinstance(first, NodeChange) and await self._apply_node_change(first):
                 del batch[place]
             elif isinstance(first, NodeChange):
                 behind.add(first.node)
@@ -278,25 +282,25 @@ class Controller:
                 said = list(takewhile(lambda e: not isinstance(e, NodeChange) and e.node not in behind, batch[place:]))
                 await self._store_worker_events([event for event in said if isinstance(event, WorkerEvent)])
                 del batch[place : place + len(said)]
-        self._behind = frozenset(behind)
+        self._blocked_nodes = frozenset(behind)
 
-    async def _take_change(self, change: NodeChange) -> bool:
+    async def _apply_node_change(self, change: NodeChange) -> bool:
         """Whether a node's change was taken in; the gangs of all nodes are looked at then."""
-        taken = await self._parts.do(f"taking in {change.node}", partial(self.roster.take, change))
+        taken = await self._steps.run(f"taking in {change.node}", partial(self.node_registry.take, change))
         if taken:
             self._rounds.due = True
-            self._gangs.want_all()
-            self._gone.note(change, self.nodes)
-            self._heard_of(change.node, change.incarnation)
+            self._gang_tasks.want_all()
+            self._ended_incarnations.note(change, self.nodes)
+            self._resume_caught_up_node(change.node, change.incarnation)
         return taken
 
     async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
-        fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]
-        if not self._unanswered and all(map(says_little, fresh)):
-            self._take_in(fresh, {event.job for event in fresh})
+        fresh = [e for e in batch if e.sequence > self._cursors.get((e.node, e.incarnation), 0)]
+        if not self._write_unconfirmed and all(map(says_little, fresh)):
+            self._apply_events(fresh, {event.job for event in fresh})
         else:
             now_s, begun_s = self.clock(), time.monotonic()
-            again, self._unanswered = self._unanswered, True  # until it is known whether they are stored
+            again, self._write_unconfirmed = self._write_unconfirmed, True  # until it is known whether they are stored
 
             def work(connection: Connection) -> tuple[list[WorkerEvent], BatchOutcome]:
                 stored = nodes.cursors(connection) if again else {}
@@ -304,88 +308,90 @@ class Controller:
                 return unstored, store_events(connection, unstored, now_s)
 
             unstored, taken = await self.store.write(work)
-            self._unanswered = False
+            self._write_unconfirmed = False
             failpoint("events-stored")
             touched = taken.touched | {event.job for event in fresh if again or not can_wait(event)}
-            self._take_in(fresh, touched, {id(unstored[place]) for place in taken.refused})
+            self._apply_events(fresh, touched, {id(unstored[place]) for place in taken.refused})
             self._rounds.due |= taken.asks
             self._storing_s = time.monotonic() - begun_s
         for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
-            self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
-            self._heard_of(node, incarnation)
+            self.backend.acknowledge(node, incarnation, self._cursors.get((node, incarnation), 0))
+            self._resume_caught_up_node(node, incarnation)
 
-    def _take_in(self, fresh: Sequence[WorkerEvent], touched: Iterable[str], refused: Container[int] = ()) -> None:
+    def _apply_events(self, fresh: Sequence[WorkerEvent], touched: Iterable[str], refused: Container[int] = ()) -> None:
         for event in fresh:
-            self._seen[event.node, event.incarnation] = event.sequence
+            self._cursors[event.node, event.incarnation] = event.sequence
             if id(event) not in refused:
-                self._hear(event)
-        self._gangs.want(touched)
+                self._update_memory(event)
+        self._gang_tasks.want(touched)
 
-    def _heard_of(self, node: str, incarnation: str) -> None:
+    def _resume_caught_up_node(self, node: str, incarnation: str) -> None:
         """Gangs of this node that were left alone until its workers' last words were known go on."""
-        if self.roster.heard(node, incarnation, self._seen.get((node, incarnation), 0)):
-            self._gangs.want_all()
+        if self.node_registry.heard(node, incarnation, self._cursors.get((node, incarnation), 0)):
+            self._gang_tasks.want_all()
             self._rounds.due = True
 
-    def _hear(self, event: WorkerEvent) -> None:
+    def _update_memory(self, event: WorkerEvent) -> None:
         """What is kept in memory of an event that was stored."""
-        with apart("hearing a message", job=event.job, message=type(event.body).__name__):
-            self._take_fact(event)
+        with guard_errors("hearing a message", job=event.job, message=type(event.body).__name__):
+            self._update_worker_fact(event)
             if isinstance(event.body, wire.Exited):
-                self.known.ended(event.job, event.worker, event.body.cpu_s, event.time_s)
-            self.known.company.hear(event.job, event.body)
+                self.gang_registry.record_exit(event.job, event.worker, event.body.cpu_s, event.time_s)
+            self.gang_registry.interference.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
             elif isinstance(event.body, wire.Progress | wire.Ready):
                 self.plans.hear(event.job, event.body)
 
-    def _take_fact(self, event: WorkerEvent) -> None:
-        joined = self.roster.joined.get(event.node)
+    def _update_worker_fact(self, event: WorkerEvent) -> None:
+        joined = self.node_registry.joined.get(event.node)
         reflected = joined and joined.incarnation == event.incarnation and event.sequence <= joined.sequence
         if reflected and not isinstance(event.body, wire.Finished | wire.Exited):  # how and when it ended
             return  # the phases that the node reported when it joined already include this
-        known = self.known.workers.get(event.job, {})
+        known = self.gang_registry.workers.get(event.job, {})
         if event.worker in known:
             known[event.worker] = fact_after(known[event.worker], event.body, event.time_s)
             if isinstance(event.body, wire.Joined) and event.body.resumed:
-                self.known.resumed(event.job, event.body.generation)
+                self.gang_registry.record_resume(event.job, event.body.generation)
 
     # ------------------------------------------------------------ deciding
 
-    async def _decide(self) -> None:
+    async def _hold_round(self) -> None:
         """What pipelines hand in, and a round."""
-        self._rounds.begins()  # before anything is read: what is written from here on asks for all of this again
+        self._rounds.round_started()  # before anything is read: what is written from here on asks for all of this again
         try:
             handed_in = await self.orchestrate() if self.orchestrate is not None else None
-            self._gangs.want(handed_in or ())
+            self._gang_tasks.want(handed_in or ())
             with tracing.round():
-                await self._round()
+                await self._run_round()
         except BaseException:
             self._rounds.due = True
             raise
 
-    async def _round(self) -> None:
-        await self.roster.renew()
+    async def _run_round(self) -> None:
+        await self.node_registry.renew()
         started_s, now_s = time.monotonic(), self.clock()
-        before, aside = self.outlook, self.quarantine.held()
-        state = await read_state(self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory,
-                                 self.plans.curve, self.plans.refresh, self.sharing, aside)  # fmt: skip
-        state, decided = await self.quarantine.decided(state, self._decide_about)
+        before, aside = self.last_round, self.quarantine.held_jobs()
+        state = await read_state(
+            self.store, now_s, self.nodes, self.gang_registry, self.node_registry.undecided, before.memory,
+            self.plans.curve, self.plans.refresh, self.sharing, aside,
+        )  # fmt: skip
+        state, decided = await self.quarantine.decide_round(state, self._run_policy)
         keep = before.forgets_less(decided, now_s)
         gangs = await self.plans.chosen(seated(state, decided, failed := dict[str, Exception]()), failed)
         stored = partial(apply_round, state=state, decided=decided, gangs=gangs, remember=keep, failed=failed)
         changed = await self.store.write(stored)
         self._rounds.due |= any(gang.used < len(gang.members) for gang in gangs.values())
-        await self.quarantine.stored(changed, failed)
+        await self.quarantine.record_stored_round(changed, failed)
         if changed:
             failpoint("round-stored")
-        self.outlook = before.after(state.cluster, decided, stored=keep)
-        self._gangs.want(changed)
-        self.roster.rest(decided.nodes)
-        self._rounds.held(state.cluster, decided.decisions, changed, cost_s := time.monotonic() - started_s)
+        self.last_round = before.after(state.cluster, decided, stored=keep)
+        self._gang_tasks.want(changed)
+        self.node_registry.rest(decided.nodes)
+        self._rounds.round_finished(state.cluster, decided.decisions, changed, cost_s := time.monotonic() - started_s)
         live.round_held(cost_s, bool(changed), decided.decisions)
         tracing.decided(decided.decisions, changed, now_s)
 
-    def _decide_about(self, state: RoundInput) -> Round:
-        neighbours_now(state, self.known)
-        return decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))
+    def _run_policy(self, state: RoundInput) -> Round:
+        neighbours_now(state, self.gang_registry)
+        return decide(replace(state.cluster, sleep_after_s=self.node_registry.sleep_after_s))

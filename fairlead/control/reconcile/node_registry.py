@@ -16,7 +16,7 @@ from fairlead.cluster import Node, NodeState
 from fairlead.control.reconcile.data_locality import held
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
-from fairlead.control.reconcile.internal_errors import apart
+from fairlead.control.reconcile.internal_errors import guard_errors
 from fairlead.control.store import events, generations, jobs, node_sleep, nodes
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
@@ -202,7 +202,7 @@ class NodeRegistry:
         """
 
         async def work() -> None:
-            with apart(trouble, node=node):
+            with guard_errors(trouble, node=node):
                 try:
                     await command
                 except FairleadError as error:  # another leader is noticed by the next write to the store
@@ -231,9 +231,9 @@ class NodeRegistry:
         for status in event.workers:
             wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}
             if status.worker in wanted:
-                self._known.of(status.job)[status.worker] = adopted(event.node, status, self._clock())
+                self._known.workers_of(status.job)[status.worker] = adopted(event.node, status, self._clock())
                 if status.phase == "joined":
-                    self._known.resumed(status.job, status.generation)
+                    self._known.record_resume(status.job, status.generation)
                 self._known.cpu.adopt(status.job, status.worker)
             else:
                 strays.setdefault(status.job, {})[status.worker] = event.node

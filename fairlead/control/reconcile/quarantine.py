@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fairlead.control.reconcile.internal_errors import Backoff, stays_what_it_is, told
+from fairlead.control.reconcile.internal_errors import Backoff, must_propagate, report_error
 from fairlead.control.reconcile.round_store import RoundInput
 from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.records import ENDED, JobPhase
@@ -38,38 +38,38 @@ class Quarantine:
         """``changed`` is told the jobs that were set aside or failed: they are to be looked at again."""
         self._store, self._clock, self._changed = store, clock, changed
         self._backoff = Backoff(clock)
-        self._doing: dict[str, set[str]] = {}  # by job: at what it failed
+        self._failing: dict[str, set[str]] = {}  # by job: at what it failed
 
     def __len__(self) -> int:
-        return len(self._doing)
+        return len(self._failing)
 
-    def holds(self, job: str) -> bool:
+    def is_held(self, job: str) -> bool:
         """Whether it is not to be looked at now."""
-        return any(self._backoff.holds((job, doing)) for doing in self._doing.get(job, ()))
+        return any(self._backoff.is_waiting((job, doing)) for doing in self._failing.get(job, ()))
 
-    def held(self) -> frozenset[str]:
+    def held_jobs(self) -> frozenset[str]:
         """All jobs that are not to be looked at now."""
-        return frozenset(job for job in self._doing if self.holds(job))
+        return frozenset(job for job in self._failing if self.is_held(job))
 
-    def passed(self, job: str, doing: str) -> None:
+    def record_success(self, job: str, doing: str) -> None:
         """It went well this time."""
-        if job in self._doing and doing in self._doing[job]:
-            self._doing[job].discard(doing)
-            self._backoff.passed((job, doing))
-            if not self._doing[job]:
-                del self._doing[job]
+        if job in self._failing and doing in self._failing[job]:
+            self._failing[job].discard(doing)
+            self._backoff.record_success((job, doing))
+            if not self._failing[job]:
+                del self._failing[job]
 
     def forget(self, job: str) -> None:
-        for doing in self._doing.pop(job, ()):
-            self._backoff.passed((job, doing))
+        for doing in self._failing.pop(job, ()):
+            self._backoff.record_success((job, doing))
 
     async def set_aside(self, job: str, doing: str, error: Exception) -> None:
         """Leave it alone for a while; raises what is not the job's: lost leadership, and trouble of the store."""
-        if stays_what_it_is(error):
+        if must_propagate(error):
             raise error
-        mark = told(doing, error, job=job)
-        self._doing.setdefault(job, set()).add(doing)
-        tries = self._backoff.failed((job, doing))
+        mark = report_error(doing, error, job=job)
+        self._failing.setdefault(job, set()).add(doing)
+        tries = self._backoff.record_failure((job, doing))
         why = f"an error of the platform's own while {doing}: {type(error).__name__} (error {mark})"
         now_s = self._clock()
         try:
@@ -77,29 +77,29 @@ class Quarantine:
                 self.forget(job)
             self._changed(job)
         except Exception as again:
-            if stays_what_it_is(again):
+            if must_propagate(again):
                 raise
-            told("setting a job aside", again, job=job)
+            report_error("setting a job aside", again, job=job)
 
-    async def decided(self, state: RoundInput, decide: Callable[[RoundInput], Round]) -> tuple[RoundInput, Round]:
+    async def decide_round(self, state: RoundInput, decide: Callable[[RoundInput], Round]) -> tuple[RoundInput, Round]:
         """The round's decisions. A job that they cannot be made with is set aside, and they are made without it.
 
         What the policy remembers is forgotten if they cannot be made even without jobs.
         """
-        for job in self._doing.keys() - state.jobs.keys():
+        for job in self._failing.keys() - state.jobs.keys():
             self.forget(job)
         for job, error in state.poison.items():
             await self.set_aside(job, DECIDING, error)
-        names = [job.id for job in state.cluster.jobs if job.id not in state.poison and not self.holds(job.id)]
+        names = [job.id for job in state.cluster.jobs if job.id not in state.poison and not self.is_held(job.id)]
         for _ in range(MOST_CULPRITS):
             try:
                 found = decide(state)
             except Exception as error:
-                guilty = culprit(names, _decidable(state, names, decide))
+                guilty = find_culprit(names, _decidable(state, names, decide))
                 if guilty is None:  # it fails with nobody
-                    if stays_what_it_is(error) or not state.cluster.memory:
+                    if must_propagate(error) or not state.cluster.memory:
                         raise
-                    told("deciding with what the policy remembers, which it forgets", error)
+                    report_error("deciding with what the policy remembers, which it forgets", error)
                     state = state.forgetful()
                     continue
                 await self.set_aside(guilty, DECIDING, error)
@@ -107,14 +107,14 @@ class Quarantine:
                 state = state.without([guilty])
             else:
                 for job in names:
-                    self.passed(job, DECIDING)
+                    self.record_success(job, DECIDING)
                 return state, found
         raise RuntimeError(f"a round fails with more than {MOST_CULPRITS} jobs")
 
-    async def stored(self, changed: Collection[str], failed: Mapping[str, Exception]) -> None:
+    async def record_stored_round(self, changed: Collection[str], failed: Mapping[str, Exception]) -> None:
         """Of a round's decisions these were stored, and those were not."""
         for job in changed:
-            self.passed(job, STORING)
+            self.record_success(job, STORING)
         for job, error in failed.items():
             await self.set_aside(job, STORING, error)
 
@@ -153,54 +153,54 @@ def _tell(connection: Connection, job_id: str, why: str, tries: int, now_s: floa
     return job.phase is not JobPhase.QUEUED
 
 
-class Parts:
+class GuardedSteps:
     """Parts of the loop that concern no single job. One that fails rests for a while, and the loop goes on."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._backoff = Backoff(clock)
-        self._beside: dict[str, asyncio.Task[None]] = {}
+        self._background: dict[str, asyncio.Task[None]] = {}
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What goes on beside the loop."""
-        return list(self._beside.values())
+        return list(self._background.values())
 
-    def beside(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
+    def run_in_background(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
         """Do it while the loop goes on, unless it is being done. What the store could not do is tried the next time."""
-        if doing not in self._beside:
-            self._beside[doing] = asyncio.create_task(self._do_beside(doing, work))
+        if doing not in self._background:
+            self._background[doing] = asyncio.create_task(self._run_and_forget(doing, work))
 
-    async def _do_beside(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
+    async def _run_and_forget(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
-            await self.do(doing, work)
+            await self.run(doing, work)
         except (Unavailable, DBAPIError) as error:  # if leadership is lost, the loop itself hears of it
             log.warning("not done this time", doing=doing, error=str(error))
         finally:
-            del self._beside[doing]
+            del self._background[doing]
 
-    async def do(self, doing: str, work: Callable[[], Awaitable[object]]) -> bool:
+    async def run(self, doing: str, work: Callable[[], Awaitable[object]]) -> bool:
         """Do it, unless it rests; whether it was done. An error of our own is told; lost leadership and trouble of the
         store are raised."""
-        if self._backoff.holds(doing):
+        if self._backoff.is_waiting(doing):
             return False
         try:
             await work()
         except Exception as error:
-            if stays_what_it_is(error):
+            if must_propagate(error):
                 raise
-            mark, now_s = told(doing, error), self._clock()
-            facts = {"tries": self._backoff.failed(doing)}
+            mark, now_s = report_error(doing, error), self._clock()
+            facts = {"tries": self._backoff.record_failure(doing)}
             text = f"an error of the platform's own while {doing}: {type(error).__name__} (error {mark}); it goes on"
             await self._store.write(lambda connection: events.append(
                 connection, time_s=now_s, kind="platform-error", text=text, facts=facts
             ))  # fmt: skip
             return False
-        self._backoff.passed(doing)
+        self._backoff.record_success(doing)
         return True
 
 
-async def tell_damage(store: Store, now_s: float) -> None:
+async def report_damaged_rows(store: Store, now_s: float) -> None:
     """Tell of rows of the store that no sense could be made of."""
     found = damaged_rows.untold()
     for text in found:
@@ -211,7 +211,7 @@ async def tell_damage(store: Store, now_s: float) -> None:
         ])  # fmt: skip
 
 
-def culprit(names: Sequence[str], works: Callable[[frozenset[str]], bool]) -> str | None:
+def find_culprit(names: Sequence[str], works: Callable[[frozenset[str]], bool]) -> str | None:
     """The first of the names with which it does not work any more, though it did with all before; None: it is none.
 
     ``works`` is asked with some of the names, a few times (the logarithm of their number).

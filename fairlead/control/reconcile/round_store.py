@@ -18,7 +18,7 @@ from fairlead.control.reconcile.cluster_state import cluster_state, inert, is_ov
 from fairlead.control.reconcile.data_locality import Labels, Resident, near_data
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
-from fairlead.control.reconcile.internal_errors import stays_what_it_is, told
+from fairlead.control.reconcile.internal_errors import must_propagate, report_error
 from fairlead.control.reconcile.next_generation import Seated
 from fairlead.control.records import Generation, Job, JobPhase, Tenant, stop_changes
 from fairlead.control.store import (
@@ -111,9 +111,9 @@ def _recalled(connection: Connection) -> dict[str, Any]:
     try:
         return memory_from_plain(memory.load(connection))
     except Exception as error:
-        if stays_what_it_is(error):
+        if must_propagate(error):
             raise
-        told("recalling what the policy remembers", error)
+        report_error("recalling what the policy remembers", error)
         return {}
 
 
@@ -152,7 +152,7 @@ async def read_state(
     if think is not None:
         await think(active)
     facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
-    known.back_off(active, now_s)
+    known.restore_back_offs(active, now_s)
     cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
     unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
     jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
@@ -161,10 +161,10 @@ async def read_state(
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
         used_up_by(teams, budgets),
-        {name: known.used.facts(name) for name in facts}, curves, held, poison,
+        {name: known.measured_usage.facts(name) for name in facts}, curves, held, poison,
     )  # fmt: skip
     near = tuple(_near_data(job, known.resident, labels, poison) for job in cluster.jobs)
-    cluster = replace(cluster, colocation=known.company.table or None, jobs=near, sharing=sharing)
+    cluster = replace(cluster, colocation=known.interference.table or None, jobs=near, sharing=sharing)
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, budgets, poison)
 
 
@@ -206,12 +206,12 @@ def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
 def neighbours_now(state: RoundInput, known: GangRegistry) -> None:
     """Note who sits beside whom from now on."""
     paces = {node.name: node.speed for node in state.cluster.nodes}
-    known.company.sit(sittings(state.cluster.jobs, state.jobs, state.generations, paces), state.jobs.keys())
+    known.interference.sit(sittings(state.cluster.jobs, state.jobs, state.generations, paces), state.jobs.keys())
 
 
 async def learn(store: Store, known: GangRegistry, now_s: float) -> None:
     """Look at how far each has come beside the others; what that says of their classes is kept."""
-    lost = known.company.look(now_s)
+    lost = known.interference.look(now_s)
     if lost:
         await store.write(lambda connection: interference.note(connection, lost, now_s))
 
@@ -234,7 +234,7 @@ def apply_round(
             if _apply(connection, state, ports, decision, gangs.get(decision.job)):
                 changed.add(decision.job)
         except Exception as error:
-            if failed is None or stays_what_it_is(error):
+            if failed is None or must_propagate(error):
                 raise
             savepoint.rollback()
             failed[decision.job] = error

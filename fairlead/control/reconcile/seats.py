@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from fairlead.cluster import Member, Node, Placement, nearby_devices, nodes_of, same_seats
 from fairlead.control.reconcile.cluster_state import Facts, LiveGenerations, is_over
 from fairlead.control.reconcile.data_locality import with_data
-from fairlead.control.reconcile.internal_errors import stays_what_it_is
+from fairlead.control.reconcile.internal_errors import must_propagate
 from fairlead.control.reconcile.next_generation import Seated
 from fairlead.control.reconcile.round_store import RoundInput
 from fairlead.control.reconcile.stragglers import staying
@@ -29,7 +29,7 @@ def seated(state: RoundInput, decided: Round, failed: dict[str, Exception] | Non
         try:
             gang = _seated(state, devices, decision)
         except Exception as error:
-            if failed is None or stays_what_it_is(error):
+            if failed is None or must_propagate(error):
                 raise
             failed[decision.job] = error
         else:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.control.plans.model_profiles import blame_plan, planners_plan
-from fairlead.control.reconcile.gang_state_machine import WorkerFact, loss, loss_s
+from fairlead.control.reconcile.gang_state_machine import WorkerFact, describe_loss, time_of_loss_s
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.store import damaged_rows, events, generations, jobs
 from fairlead.recovery.deaths import OTHERS, Cause, Death, cause_of, signal_name
@@ -194,13 +194,13 @@ def break_up(
     """A generation lost these workers: write that down, and what follows. Returns the back-off of the next growth."""
     job = _stored(connection, job_id)
     deaths = lost(job, generation, gone, facts)
-    dead, what = loss([death.worker for death in deaths] or gone, facts)
+    dead, what = describe_loss([death.worker for death in deaths] or gone, facts)
     told = {"workers": dead, "generation": generation.number}
     _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, told)
     verdict = answer(connection, job, deaths, _alive(generation, facts), now_s) if deaths else None
     begun = generation.phase is not GenerationPhase.PLANNED
     if generation.broken_s is None and (begun or verdict is None or verdict.action is Action.GO_ON):
-        broken_s = loss_s(gone, facts, generation.created_s, now_s)
+        broken_s = time_of_loss_s(gone, facts, generation.created_s, now_s)
         generations.update(connection, job.id, generation.number, broken_s=broken_s)
     return verdict.after_s if verdict is not None and verdict.action is Action.GO_ON else 0.0
 

@@ -17,7 +17,7 @@ from fairlead.control.observability import live_metrics, metric_families
 from fairlead.control.plans import model_profiles
 from fairlead.control.reconcile import worker_deaths
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
-from fairlead.control.reconcile.internal_errors import stays_what_it_is, told
+from fairlead.control.reconcile.internal_errors import must_propagate, report_error
 from fairlead.control.reconcile.worker_messages import MOST, MOST_MISSING, SLACK_S, ImplausibleMessage, checked
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.records import stop_changes as stop_changes
@@ -143,7 +143,7 @@ def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: 
         jobs.update_each(connection, {job: each.changes for job, each in reports.items()})
         metrics.append_all(connection, [told for each in reports.values() for told in each.history])
     except Exception as error:
-        if stays_what_it_is(error):
+        if must_propagate(error):
             raise
         savepoint.rollback()
         log.warning("a batch of reports is stored one by one", error=f"{type(error).__name__}: {error}"[:500])
@@ -201,7 +201,7 @@ def _take(
             savepoint = connection.begin_nested()
             _store_event(connection, event, job, now_s)
     except Exception as error:
-        if stays_what_it_is(error):
+        if must_propagate(error):
             raise
         if savepoint is not None:
             savepoint.rollback()
@@ -234,7 +234,7 @@ def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s:
     if isinstance(error, ImplausibleMessage):
         why = f"the worker talks nonsense: its {kind} {error}"
     else:
-        mark = told("taking in a message", error, job=event.job, message=kind)
+        mark = report_error("taking in a message", error, job=event.job, message=kind)
         why = f"its {kind} could not be taken in: {type(error).__name__} (error {mark})"
     savepoint = connection.begin_nested()
     try:
@@ -242,10 +242,10 @@ def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s:
         if job is not None and job.phase not in ENDED and job.phase is not JobPhase.STOPPING:
             fail(connection, job, event.worker, why, permanent=True, now_s=now_s)
     except Exception as again:
-        if stays_what_it_is(again):
+        if must_propagate(again):
             raise
         savepoint.rollback()
-        told("failing a job", again, job=event.job)
+        report_error("failing a job", again, job=event.job)
     else:
         savepoint.commit()
 

@@ -40,9 +40,9 @@ _STALE_S = 3600.0  # an upload to which nothing was added for so long has died w
 class PruningNotice(Protocol):
     """Who tells that something may have happened."""
 
-    published: int
+    publish_count: int
 
-    async def news(self, timeout_s: float, seen: int | None = None) -> None: ...
+    async def wait_for_news(self, timeout_s: float, seen: int | None = None) -> None: ...
 
 
 class Pruner:
@@ -64,7 +64,7 @@ class Pruner:
         """Go on until cancelled."""
         self._event = await self._store.read(events.newest_id)
         while True:
-            seen = 0 if self._news is None else self._news.published
+            seen = 0 if self._news is None else self._news.publish_count
             try:
                 await self.sweep()
                 await self.clean_ended()
@@ -77,7 +77,7 @@ class Pruner:
                 log.warning("nothing could be pruned", error=str(error))
             await asyncio.sleep(_LOOK_S)
             if self._news is not None:
-                await self._news.news(_IDLE_S, seen)
+                await self._news.wait_for_news(_IDLE_S, seen)
 
     # ------------------------------------------------------------ working folders
 

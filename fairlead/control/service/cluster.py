@@ -62,7 +62,7 @@ class ClusterVerbs(Verbs):
         there = list(self._core.controller.nodes.values())
         capacity = total(node.capacity for node in there)
         tenant = scope(who)
-        balance = fairness_view(self._core.controller.outlook.memory, tenant)
+        balance = fairness_view(self._core.controller.last_round.memory, tenant)
 
         def work(connection: Connection) -> Report:
             newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)

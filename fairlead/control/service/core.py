@@ -92,7 +92,7 @@ class Verbs:
 
     async def _starts(self) -> Mapping[str, float]:
         """When the jobs that wait may expect to start; empty while none does."""
-        outlook = self._core.controller.outlook
+        outlook = self._core.controller.last_round
         if not outlook.holds:
             return {}
         waiting, now_s = len(outlook.holds), self._core.clock()
@@ -100,15 +100,16 @@ class Verbs:
 
     async def _looked_at(self) -> ClusterState:
         """What the policy would decide by; where there are many jobs, what it decided by in the last round."""
-        last = self._core.controller.outlook.cluster
+        last = self._core.controller.last_round.cluster
         return last if last is not None and len(last.jobs) > FEW else await self._seen()
 
     async def _seen(self) -> ClusterState:
         """What the policy would decide by if it were asked now."""
         controller, now_s = self._core.controller, self._core.clock()
         found = await read_state(
-            self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory,
-            controller.plans.curve, sharing=controller.sharing, aside=controller.quarantine.held(),
+            self._core.store, now_s, controller.nodes, controller.gang_registry, frozenset(),
+            controller.last_round.memory, controller.plans.curve, sharing=controller.sharing,
+            aside=controller.quarantine.held_jobs(),
         )  # fmt: skip
         return found.cluster
 

@@ -69,11 +69,11 @@ class DataVerbs(SubmissionVerbs):
         gone, unneeded = await self._write(work)
         views = [self._view(each) for each in gone]
         if unneeded:
-            self._core.controller.roster.discard(owner, [*unneeded, *(f"{label}/flagged" for label in unneeded)])
+            self._core.controller.node_registry.discard(owner, [*unneeded, *(f"{label}/flagged" for label in unneeded)])
         return views
 
     def _view(self, data: DataSet) -> DataSetView:
-        where = self._core.controller.roster.resident(data.tenant, _labels(data))
+        where = self._core.controller.node_registry.resident(data.tenant, _labels(data))
         return DataSetView(
             name=data.name, tenant=data.tenant, version=data.version, number=data.number, parent=data.parent,
             rows=data.rows, size_bytes=data.size_bytes, blocks=len(data.manifest.get("blocks", ())), recipe=data.recipe,

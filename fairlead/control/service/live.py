@@ -55,12 +55,12 @@ class LiveVerbs(Verbs):
     async def _beat(self, tenant: str | None) -> Beat:
         found, controller = await self._moving(), self._core.controller
         own = [job for job in found if tenant in (None, job.tenant)]
-        alive = {job.id: sum(f.alive for f in controller.known.workers.get(job.id, {}).values()) for job in own}
+        alive = {job.id: sum(f.alive for f in controller.gang_registry.workers.get(job.id, {}).values()) for job in own}
         views = seen_nodes(controller, {job.id: job.tenant for job in found}, tenant)
         return {
             "jobs": {job.id: _job(job, alive) for job in own},
             "nodes": {view.name: view.model_dump(include=_OF_NODE) for view in views},
-            "decided_s": controller.outlook.decided_s,
+            "decided_s": controller.last_round.decided_s,
         }
 
     async def _moving(self) -> Sequence[Job]:
@@ -88,13 +88,13 @@ class LiveVerbs(Verbs):
 
         found = await self._read(work)
         own = [line for line in found.tenants if scope(who) in (None, line.tenant)]
-        balance = fairness_view(self._core.controller.outlook.memory, scope(who))
+        balance = fairness_view(self._core.controller.last_round.memory, scope(who))
         return found.model_copy(update={"tenants": own, "balance": balance})
 
 
 def seen_nodes(controller: Controller, tenant_of: Mapping[str, str], tenant: str | None) -> list[NodeView]:
     """The nodes as this tenant may see them; None: as they are."""
-    known, facts = controller.known.workers, controller.backend.facts()
+    known, facts = controller.gang_registry.workers, controller.backend.facts()
     return node_views(controller.nodes, known, controller.telemetry, facts, tenant_of, tenant)
 
 

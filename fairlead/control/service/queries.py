@@ -61,7 +61,7 @@ class QueryVerbs(Verbs):
             )
             shown = [job.id for job in found]
             labels, live = jobs.labels(connection, shown), generations.current(connection, set(shown))
-            holds = controller.outlook.holds
+            holds = controller.last_round.holds
             told = {j.id: expecting(holds.get(j.id), starts.get(j.id)) for j in found}
             own = scope(who)
             views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), told[j.id], now_s, own) for j in found]
@@ -71,7 +71,7 @@ class QueryVerbs(Verbs):
 
     async def job(self, who: Token, ref: str) -> JobDetail:
         """One job with its spec and all its generations."""
-        now_s, holds, starts = self._core.clock(), self._core.controller.outlook.holds, await self._starts()
+        now_s, holds, starts = self._core.clock(), self._core.controller.last_round.holds, await self._starts()
 
         def work(connection: Connection) -> JobDetail:
             job = jobs.find(connection, ref, scope(who))
@@ -172,7 +172,7 @@ class QueryVerbs(Verbs):
         """One for all who follow logs."""
         if self._log_tails is None:
             self._log_tails = LogTails(
-                self._read_log, self._log_ends, self._over, lambda: self._core.controller.published
+                self._read_log, self._log_ends, self._over, lambda: self._core.controller.publish_count
             )
         return self._log_tails
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from fairlead.control.foresight.process import CPU_S, Foresight
 from fairlead.control.plans.planner_process import PlannerFailed
-from fairlead.control.reconcile.internal_errors import stays_what_it_is, told
+from fairlead.control.reconcile.internal_errors import must_propagate, report_error
 from fairlead.errors import FairleadError
 from fairlead.scheduling.state import ClusterState, Hold
 
@@ -60,9 +60,11 @@ class Forecasts:
         except FairleadError as error:  # the pages show the forecast before this one; the next who looks asks again
             log.warning("no forecast", error=str(error))
         except Exception as error:
-            if stays_what_it_is(error):
+            if must_propagate(error):
                 raise
-            told("playing a forecast", error)  # pages are shown without it, until another round has been decided
+            report_error(
+                "playing a forecast", error
+            )  # pages are shown without it, until another round has been decided
             self.decided_s = decided_s
         finally:
             self.playing = None

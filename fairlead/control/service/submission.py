@@ -100,14 +100,14 @@ class SubmissionVerbs(Verbs):
             tracing.submitted(job.id)
             self._core.controller.nudge()
             self._core.controller.publish()
-        view = job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s, scope(who))
+        view = job_view(job, spec.labels, [], self._core.controller.last_round.holds.get(job.id), now_s, scope(who))
         return (await self._with_promise(view, job) if created else view), created
 
     async def _with_promise(self, view: JobView, job: Job) -> JobView:
         """Say at once what is promised for it and cannot be kept; it is taken all the same."""
         if job.start_by_s is None and job.finish_by_s is None:
             return view
-        begun_s, deep = self._core.clock(), len(self._core.controller.outlook.holds) > FEW
+        begun_s, deep = self._core.clock(), len(self._core.controller.last_round.holds) > FEW
         if deep and (job.finish_by_s is None or begun_s < self._core.promises_again_s):
             return view  # what it costs to look at thousands of jobs is not paid for each that comes; why tells it
         try:

@@ -116,7 +116,10 @@ class TenantVerbs(Verbs):
         controller, now_s = self._core.controller, self._core.clock()
         devices = sum(node.devices for node in controller.nodes.values())
         # Counted here, not in the store's thread: the loop changes these while that reads.
-        living = {job: sum(fact.holds for fact in facts.values()) for job, facts in controller.known.workers.items()}
+        living = {
+            job: sum(fact.holds_device for fact in facts.values())
+            for job, facts in controller.gang_registry.workers.items()
+        }
 
         def work(connection: Connection) -> list[TenantView]:
             counts, used = jobs.counts(connection), ledger.totals(connection, 0.0, now_s)
@@ -131,7 +134,7 @@ class TenantVerbs(Verbs):
             labels = token_labels(connection, {person for _, person in people}, scope(who)) if people else {}
             spending = spendings(connection, known, now_s)
             barred = used_up_by(known, spending).keys()
-            claims = standings(known, controller.outlook.entitlements, held, devices, barred)
+            claims = standings(known, controller.last_round.entitlements, held, devices, barred)
             return [
                 tenant_view(
                     tenant,

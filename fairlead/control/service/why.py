@@ -46,7 +46,7 @@ class ReasonVerbs(Verbs):
         found = await self._known(who, ref)
         if await self._decided(found.job):
             found = await self._known(who, found.job.id)
-        job, own, now_s, outlook = found.job, scope(who), self._core.clock(), self._core.controller.outlook
+        job, own, now_s, outlook = found.job, scope(who), self._core.clock(), self._core.controller.last_round
         live = [generation for generation in found.every if generation.ended_s is None]
         hold = expecting(outlook.holds.get(job.id), self._core.forecasts.start_s.get(job.id))
         reason = reason_of(job, live[-1] if live else None, hold, own)
@@ -67,7 +67,7 @@ class ReasonVerbs(Verbs):
         return why.model_copy(update=await self._foreseen(job, own)) if forecast else why
 
     async def _known(self, who: Token, ref: str) -> Found:
-        outlook = self._core.controller.outlook
+        outlook = self._core.controller.last_round
 
         def work(connection: Connection) -> Found:
             job = jobs.find(connection, ref, scope(who))
@@ -87,13 +87,17 @@ class ReasonVerbs(Verbs):
 
     async def _decided(self, job: Job) -> bool:
         """Whether a round was held since the job was read, if none had decided about it: one follows in a moment."""
-        controller, before, until_s = self._core.controller, self._core.controller.outlook, time.monotonic() + SOON_S
-        rests = backs_off(job) or job.id in controller.known.cooling_until_s or controller.quarantine.holds(job.id)
+        controller, before, until_s = self._core.controller, self._core.controller.last_round, time.monotonic() + SOON_S
+        rests = (
+            backs_off(job)
+            or job.id in controller.gang_registry.cooling_until_s
+            or controller.quarantine.is_held(job.id)
+        )
         if job.phase is not JobPhase.QUEUED or job.id in before.reasons or rests:
             return False
-        while controller.outlook is before and (left_s := until_s - time.monotonic()) > 0:
-            await controller.news(left_s)
-        return controller.outlook is not before
+        while controller.last_round is before and (left_s := until_s - time.monotonic()) > 0:
+            await controller.wait_for_news(left_s)
+        return controller.last_round is not before
 
     async def _foreseen(self, job: Job, own: str | None) -> dict[str, Any]:
         """The fields that look ahead, of one that waits; or why nothing can be said."""
