@@ -28,7 +28,7 @@ def family_of(record: NodeRecord) -> list[processes.Process]:
 
 def lives(process: processes.Process) -> bool:
     """Whether it can still do anything; the first of a sandbox stays until all in it were reaped."""
-    return processes.alive(process) and not processes.spent(process)
+    return processes.alive(process) and not processes.has_released_memory(process)
 
 
 async def running(here: Platform, node: str = "node-0", job: str = "j") -> tuple[NodeRecord, list[processes.Process]]:

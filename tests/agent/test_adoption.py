@@ -89,7 +89,7 @@ def test_an_older_leader_is_refused_and_harms_nothing(home: Path) -> None:
             new = Platform(old.home, LocalBackend(old.home, preload=False))
             await new.open(epoch=2)
             with pytest.raises(LostLeadership):
-                await until(lambda: old.backend._keepers["node-0"].failure)
+                await until(lambda: old.backend._supervisors["node-0"].failure)
                 await old.backend.stop("j", {"w0": "node-0"}, 0.0)
             with pytest.raises(LostLeadership):
                 await old.workers()
@@ -112,7 +112,7 @@ def test_a_line_that_is_cut_is_mended_and_brings_nothing_twice(home: Path) -> No
         async with platform(home, "1") as here:
             await here.start("j", ["node-0"], "sleep", "72", cpu=1.0)
             await here.some(wire.Ready)
-            keeper = here.backend._keepers["node-0"]
+            keeper = here.backend._supervisors["node-0"]
             cut = keeper.link
             assert cut is not None
             cut._writer.transport.abort()
@@ -130,7 +130,7 @@ def test_a_command_into_a_line_that_is_cut_is_not_taken_for_heard(home: Path) ->
         async with platform(home, "1") as here:
             await here.start("j", ["node-0"], "sleep", "72", cpu=1.0)
             await here.some(wire.Ready)
-            link = here.backend._keepers["node-0"].link
+            link = here.backend._supervisors["node-0"].link
             assert link is not None
             link._writer.transport.abort()
             with pytest.raises(NodeGone):

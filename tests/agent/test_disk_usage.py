@@ -38,8 +38,8 @@ def test_what_is_held_is_told_by_parts(tmp_path: Path) -> None:
     assert MB <= held.bytes_by_part["output"] < MB + 64_000
     assert 4 * MB <= held.bytes_by_part["logs"] < 4 * MB + 64_000
     assert held.files == 5
-    assert held.complaint(6 * MB, "vision") is None
-    assert held.complaint(3 * MB, "vision") == (
+    assert held.limit_problem(6 * MB, "vision") is None
+    assert held.limit_problem(3 * MB, "vision") == (
         "its folder holds 5.3 MB, and 3.1 MB are allowed; the biggest part is logs with 4.2 MB; write less, or let an "
         "admin allow more: fairlead tenant update vision --disk 10.5MB"
     )
@@ -72,7 +72,7 @@ def test_a_folder_too_deep_to_be_measured_is_complained_about(tmp_path: Path) ->
         here = below
     os.close(here)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert "folders deep" in str(measure(tmp_path).complaint(1 << 40, "vision"))
+    assert "folders deep" in str(measure(tmp_path).limit_problem(1 << 40, "vision"))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -83,14 +83,14 @@ def test_a_folder_that_its_owner_closed_is_complained_about(tmp_path: Path, clos
     (tmp_path / closed).chmod(0)
     held = measure(tmp_path)
     (tmp_path / closed).chmod(0o700)
-    assert "cannot be looked into" in str(held.complaint(MB, "vision"))
+    assert "cannot be looked into" in str(held.limit_problem(MB, "vision"))
 
 
 def test_too_many_files_are_complained_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_usage, "MOST_FILES", 10)
     for number in range(20):
         fill(tmp_path / "tmp" / str(number), 0)
-    assert "more than 10 files" in str(measure(tmp_path).complaint(1 << 40, "vision"))
+    assert "more than 10 files" in str(measure(tmp_path).limit_problem(1 << 40, "vision"))
 
 
 def test_a_deleted_file_counts_while_it_is_open(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_deleted_file_counts_while_it_is_open(tmp_path: Path) -> None:
         (tmp_path / "hidden").unlink()
         assert deleted_bytes([os.getpid()], device) - before == MB
     assert deleted_bytes([os.getpid()], device) == before
-    assert DiskUsage({DELETED: 3 * MB}).complaint(MB, "vision")
+    assert DiskUsage({DELETED: 3 * MB}).limit_problem(MB, "vision")
 
 
 # ---------------------------------------------------------------- watching
@@ -122,13 +122,13 @@ class Suspect:
     def pids(self) -> set[int]:
         return self._pids
 
-    def overstep(self, cause: str, detail: str) -> None:
+    def kill_over_limit(self, cause: str, detail: str) -> None:
         self.ends.append((cause, detail))
 
 
 async def idle(watch: DiskWatch) -> None:
     """Until all looks are over that have begun."""
-    await until(lambda: not any(turn.looking for turn in watch._turns.values()))
+    await until(lambda: not any(schedule.running for schedule in watch._schedules.values()))
 
 
 class Machine:
@@ -162,17 +162,17 @@ def test_of_two_nodes_of_a_machine_one_looks_and_the_other_takes_over_when_it_is
     async def scene() -> None:
         first, second = machine.watch(tmp_path), machine.watch(tmp_path)
         one, other = (Suspect(tmp_path / "job", MB // 2) for _ in range(2))
-        first.look([one])
+        first.check([one])
         await until(lambda: one.ends)
-        second.look([other])
+        second.check([other])
         await idle(second)
         assert [cause for cause, _ in one.ends] == ["disk-full"] and not other.ends
-        first.look([])
+        first.check([])
         assert not (tmp_path / "disk-j.lock").exists()
         machine.now_s = 100.0
-        second.look([other])
+        second.check([other])
         await until(lambda: other.ends)
-        second.look([])
+        second.check([])
         assert list(tmp_path.glob("*.lock")) == []
 
     run(scene())
@@ -197,13 +197,13 @@ def test_deleted_files_that_a_job_holds_open_on_several_nodes_count_together(tmp
         workers = [Suspect(tmp_path / "job", 5 * MB, pid=pid) for pid in pids]
         for _ in range(2):  # who has the lock hears of the others when these have looked
             for watch, worker in zip(watches, workers, strict=True):
-                watch.look([worker])
+                watch.check([worker])
                 await idle(watch)
             machine.now_s += 100.0
         assert [len(worker.ends) for worker in workers] == [1, 0], "each alone holds less than is allowed"
         assert DELETED in workers[0].ends[0][1]
         for watch in watches:
-            watch.look([])
+            watch.check([])
         assert list(tmp_path.glob("disk-*")) == []
 
     pipe = subprocess.PIPE
@@ -222,10 +222,10 @@ def test_a_look_that_takes_long_is_not_repeated_soon(tmp_path: Path, machine: Ma
         machine.look_s = 3.0  # from 0 to 3: not again before 63
         for now_s, looks in ((0.0, 1), (59.0, 1), (64.0, 2)):
             machine.now_s = now_s
-            watch.look([worker])
+            watch.check([worker])
             await idle(watch)
             assert machine.looks == looks, now_s
-        watch.look([])
+        watch.check([])
 
     run(scene())
 
@@ -240,22 +240,22 @@ def test_a_disk_that_fills_by_more_than_a_job_may_still_take_has_it_looked_at_so
         watch, worker = machine.watch(tmp_path), Suspect(tmp_path / "job", 2 * MB)
         fill(tmp_path / "job" / "output" / "a", 10)
         machine.look_s = 2.0
-        watch.look([worker])
+        watch.check([worker])
         await idle(watch)
         fill(tmp_path / "job" / "output" / "b", 3 * MB)
         machine.now_s = 10.0
-        watch.look([worker])
+        watch.check([worker])
         await idle(watch)
         assert machine.looks == 1, "nothing was taken of the disk"
         machine.free = machine.free.less(taken)
-        watch.look([worker])
+        watch.check([worker])
         await idle(watch)
         assert machine.looks == 2 and len(worker.ends) == 1
         machine.free, machine.now_s = machine.free.less(taken), 15.0
-        watch.look([worker])
+        watch.check([worker])
         await idle(watch)
         assert machine.looks == 2, "a neighbour who fills the disk does not have it looked at all the time"
-        watch.look([])
+        watch.check([])
 
     run(scene())
 
@@ -278,12 +278,12 @@ def test_a_job_with_many_files_does_not_delay_the_look_at_another(
         watch = DiskWatch(tmp_path)
         many, over = Suspect(tmp_path / "many", MB, "many"), Suspect(tmp_path / "over", MB // 2, "over")
         try:
-            watch.look([many, over])
+            watch.check([many, over])
             await until(lambda: over.ends)
         finally:
             go_on.set()
         await idle(watch)
-        watch.look([])
+        watch.check([])
 
     run(scene())
 

@@ -281,7 +281,7 @@ held = bytearray(50_000_000)
 while True: pass
 """
             await here.start("j", ["node-0"], *python(code), cpu=1.0)
-            keeper = here.backend._keepers["node-0"]
+            keeper = here.backend._supervisors["node-0"]
 
             def seen() -> bool:
                 if keeper.telemetry is not None:

@@ -35,16 +35,16 @@ def say(line: socket.socket, data: bytes) -> None:
         line.sendall(data)
 
 
-async def heard(data: bytes, secrets: dict[str, str] | None = None) -> list[wire.FromWorker]:
-    return [message async for message in WorkerStream(Scrubber(secrets or {})).heard(data)]
+async def messages(data: bytes, secrets: dict[str, str] | None = None) -> list[wire.FromWorker]:
+    return [message async for message in WorkerStream(Scrubber(secrets or {})).messages(data)]
 
 
 @pytest.mark.parametrize("deep", [DEEPEST, 300, 900])
 def test_what_a_worker_hands_on_is_not_nested_deeper_than_all_can_bear(deep: int) -> None:
     message = wire.Finished(1, 1, value={"stage": nested(deep)})
     with pytest.raises(ValueError, match="too deep"):
-        run(heard(framing.pack(message)))
-    assert run(heard(framing.pack(wire.Finished(1, 1, value={"stage": nested(DEEPEST - 3)}))))
+        run(messages(framing.pack(message)))
+    assert run(messages(framing.pack(wire.Finished(1, 1, value={"stage": nested(DEEPEST - 3)}))))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_a_worker_hands_on_is_not_nested_deeper_than_all_can_bear(deep: int
 )  # fmt: skip
 def test_what_a_worker_hands_on_is_plain(value: object) -> None:
     with pytest.raises(ValueError, match="a message with"):
-        run(heard(framing.pack(wire.Finished(1, 1, value={"stage": value}))))
+        run(messages(framing.pack(wire.Finished(1, 1, value={"stage": value}))))
 
 
 @pytest.mark.parametrize("secrets", [{}, {"KEY": "x" * 12}], ids=["", "with a secret"])
@@ -62,7 +62,7 @@ def test_words_are_heard_or_refused_and_what_is_heard_can_be_kept_and_told(secre
         good, bad, outbox = 0, 0, Outbox()
         for line in hostile.lines(wire.FromWorker, 7, 1500):
             try:
-                for message in await heard(line, secrets):
+                for message in await messages(line, secrets):
                     good += 1
                     event = outbox.add(0.0, "job", "w0", message)
                     again = framing.Unpacker(wire.FromNode).feed(framing.pack(event))

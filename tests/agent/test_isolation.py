@@ -131,7 +131,10 @@ def test_a_folder_that_strangers_cannot_pass_is_found(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     tmp_path.chmod(0o755)
     inner.parent.chmod(0o700)
-    assert tenant_access.barrier(inner) in {inner.parent, *(p for p in tmp_path.parents if not p.stat().st_mode & 1)}
+    assert tenant_access.closed_ancestor(inner) in {
+        inner.parent,
+        *(p for p in tmp_path.parents if not p.stat().st_mode & 1),
+    }
 
 
 @needs_root

@@ -15,7 +15,7 @@ from fairlead import framing, wire
 from fairlead.agent.embedded import node_supervisor as node_keeper
 from fairlead.agent.embedded.node_link import NodeGone, NodeLink
 from fairlead.agent.embedded.node_shapes import parse_nodes
-from fairlead.agent.embedded.node_supervisor import NodeSupervisor, shifted
+from fairlead.agent.embedded.node_supervisor import NodeSupervisor, shift_times
 from fairlead.agent.protocol import BackendEvent
 from fairlead.errors import Unavailable
 from fairlead.home import Home
@@ -96,8 +96,8 @@ def test_the_quickest_answer_sets_the_nodes_clock(tmp_path: Path) -> None:
 
 def test_the_times_of_one_clock_are_left_alone() -> None:
     progress = wire.Progress(1, 2, 3, steps=[{"step": 2.0, "time_s": 4.0}, {"step": 3.0}])
-    assert shifted(progress, 0.001) is progress
-    moved = shifted(progress, -2.0)
+    assert shift_times(progress, 0.001) is progress
+    moved = shift_times(progress, -2.0)
     assert isinstance(moved, wire.Progress)
     assert moved.steps == [{"step": 2.0, "time_s": 2.0}, {"step": 3.0}]
 
@@ -124,7 +124,7 @@ def test_a_line_whose_first_request_fails_is_closed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(node_keeper.processes, "alive", lambda process: len(opened) < 3)
     one = keeper(tmp_path)
     one.status = wire.NodeStatus("node-0", "one", 1, {}, "cpu", [])
-    assert not run(one._came_back())
+    assert not run(one._reconnect())
     assert len(opened) == 3 and all(line.closed for line in opened)
 
 

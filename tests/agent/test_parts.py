@@ -16,7 +16,7 @@ from fairlead.agent.embedded.host_client import host_environment
 from fairlead.agent.embedded.worker_logs import read_logs, whole_characters
 from fairlead.agent.node import cgroups
 from fairlead.agent.node.device_slots import NoRoom, cards_of, check_room, memory_limit
-from fairlead.agent.node.fork_bomb_throttle import CROWD, SLACK_S, ForkBombThrottle
+from fairlead.agent.node.fork_bomb_throttle import MANY_TASKS, SLACK_S, ForkBombThrottle
 from fairlead.agent.node.outbox import Outbox
 from fairlead.agent.sandbox.rlimits import process_limit
 from fairlead.agent.zygote.worker_bootstrap import WorkerBootstrap, worker_environment
@@ -93,9 +93,13 @@ def test_a_worker_that_says_more_than_is_kept_of_it_is_known() -> None:
     box = Outbox(most_bytes_each=10_000)
     last = [box.add(0.0, "loud", "w0", wire.Raised(error="x" * 900)).sequence for _ in range(12)][-1]
     box.add(0.0, "quiet", "w0", wire.Ready())
-    assert box.crowded("loud", "w0") and not box.crowded("quiet", "w0") and not box.crowded("unknown", "w0")
+    assert (
+        box.is_over_limit("loud", "w0")
+        and not box.is_over_limit("quiet", "w0")
+        and not box.is_over_limit("unknown", "w0")
+    )
     box.acknowledge(last)
-    assert not box.crowded("loud", "w0")
+    assert not box.is_over_limit("loud", "w0")
 
 
 # ---------------------------------------------------------------- room
@@ -216,11 +220,11 @@ def test_a_crowd_makes_way_and_has_its_part_again_when_it_is_gone(tmp_path: Path
         return [(tmp_path / name / "cpu.shares").read_text() for name in ("node", "crowd", "quiet")]
 
     crowds, node = ForkBombThrottle(), group("node", 0)
-    crowds.settle(node, [group("crowd", CROWD + 1), group("quiet", 3), cgroups.Group(0)])
+    crowds.update(node, [group("crowd", MANY_TASKS + 1), group("quiet", 3), cgroups.Group(0)])
     assert shares() == ["", "2", ""], "its neighbours on the node need the node's part"
-    crowds.settle(node, [group("crowd", CROWD + 1)])
+    crowds.update(node, [group("crowd", MANY_TASKS + 1)])
     assert shares() == ["2", "2", ""]
-    crowds.settle(node, [group("crowd", 5)])
+    crowds.update(node, [group("crowd", 5)])
     assert shares() == ["1024", "1024", ""]
 
 
@@ -231,11 +235,11 @@ def test_those_of_a_crowd_wake_up_together_and_as_usual_when_it_is_gone(tmp_path
         (tmp_path / "tasks").write_text(f"{sleeper.pid}\n999999999\n")
         (tmp_path / "cpu.shares").touch()
         crowds, worker = ForkBombThrottle(), cgroups.Group(1, (tmp_path,))
-        (tmp_path / "pids.current").write_text(str(CROWD + 1))
-        crowds.settle(cgroups.Group(0), [worker])
+        (tmp_path / "pids.current").write_text(str(MANY_TASKS + 1))
+        crowds.update(cgroups.Group(0), [worker])
         assert int(slack.read_text()) == SLACK_S * 1e9
         (tmp_path / "pids.current").write_text("2")
-        crowds.settle(cgroups.Group(0), [worker])
+        crowds.update(cgroups.Group(0), [worker])
         assert slack.read_text() == usual
         sleeper.kill()
 
@@ -261,7 +265,7 @@ def test_a_worker_has_a_limit_of_processes_of_its_own_where_only_its_own_are_cou
 # ---------------------------------------------------------------- environment
 
 
-def birth(**changes: object) -> WorkerBootstrap:
+def bootstrap(**changes: object) -> WorkerBootstrap:
     fields = {
         "job": "j", "tenant": "t", "uid": 1, "run": None, "command": ["x"], "params": {}, "env": {}, "venv": None,
         "bundle": None, "folder": "/f", "memory_folder": "/m", "cpu": 2.0,
@@ -272,7 +276,7 @@ def birth(**changes: object) -> WorkerBootstrap:
 def test_the_platforms_variables_are_nobodys_to_override_and_its_secrets_nobodys_to_see() -> None:
     env = {"FAIRLEAD_JOB": "other", "FAIRLEAD_TOKEN": "x", "RANK": "9", "COLOR": "red"}
     outer = {"FAIRLEAD_TOKEN": "secret", "FAIRLEAD_DATA": "/data", "AWS_SECRET": "s"}
-    variables = worker_environment(birth(env=env), outer)
+    variables = worker_environment(bootstrap(env=env), outer)
     assert variables["FAIRLEAD_JOB"] == "j" and variables["RANK"] == "3" and variables["COLOR"] == "red"
     assert variables["FAIRLEAD_DATA"] == "/data" and variables["OMP_NUM_THREADS"] == "2"
     assert "AWS_SECRET" not in variables and "FAIRLEAD_TOKEN" not in variables
@@ -283,13 +287,13 @@ def test_workers_on_one_node_of_cards_see_one_card_each() -> None:
     given = {"CUDA_VISIBLE_DEVICES": "4,GPU-8f"}  # the node's part of the machine
     assert [cards_of("a100", device, given)["CUDA_VISIBLE_DEVICES"] for device in (0, 1)] == ["4", "GPU-8f"]
     assert cards_of("cpu", 1, given) == {}
-    theirs = birth(env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    theirs = bootstrap(env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     seated = msgspec.structs.replace(theirs, environment=theirs.environment | cards_of("a100", 1, {}))
     assert worker_environment(seated, {})["CUDA_VISIBLE_DEVICES"] == "1"  # nobody takes another's card
 
 
 def test_a_virtual_environment_comes_first_in_the_path() -> None:
-    assert worker_environment(birth(venv="/v"), {})["PATH"].startswith("/v/bin:")
+    assert worker_environment(bootstrap(venv="/v"), {})["PATH"].startswith("/v/bin:")
 
 
 def test_the_host_is_started_without_the_platforms_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +327,6 @@ def test_a_sandbox_shows_the_platforms_data_folder_by_grant_alone(
     home.create()
     monkeypatch.setenv("FAIRLEAD_DATA", str(data))
     for granted in ([], [str(data)], [str(tmp_path / "elsewhere")]):
-        spec = birth(folders=granted, folder=str(home.job("j")), memory_folder=str(home.memory / "j" / "n")).spec
+        spec = bootstrap(folders=granted, folder=str(home.job("j")), memory_folder=str(home.memory / "j" / "n")).spec
         words = bwrap_args.view(spec, home, 1 << 30).arguments.decode().split("\0")
         assert (str(data) in words) == (granted == [str(data)])

@@ -97,7 +97,7 @@ def test_the_machines_network_is_reached_only_where_the_policy_opens_it(home: Pa
 @needs_root
 def test_a_newcomer_finds_the_network_of_a_gang_whose_first_member_is_gone(tmp_path: Path) -> None:
     def started() -> subprocess.Popen[bytes]:
-        own = gang_network.fresh()
+        own = gang_network.create_network()
         child = subprocess.Popen(["sleep", "62"], preexec_fn=lambda: gang_network.join(tmp_path / "gangs", "j", own))
         os.close(own)
         return child

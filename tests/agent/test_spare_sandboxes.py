@@ -17,7 +17,7 @@ from fairlead.agent.node import processes
 from fairlead.agent.node.messages import Start
 from fairlead.agent.sandbox.sandbox import NotBuilt, Sandbox
 from fairlead.agent.sandbox.spare_sandboxes import KEEP_S, MOST, MOST_ALIKE, SpareSandboxes
-from fairlead.agent.zygote.start_message import letter
+from fairlead.agent.zygote.start_message import memory_file
 from tests.agent.platforms import OTHER_UID, UID, Platform, needs_root, needs_sandbox, platform, run, told, until
 
 pytestmark = [
@@ -169,9 +169,9 @@ def start(frame: str) -> Start:
 
 
 def test_there_are_never_too_many() -> None:
-    spares, words = SpareSandboxes(Built()), letter(b"words")
+    spares, words = SpareSandboxes(Built()), memory_file(b"words")
     for number in range(3 * MOST):
-        spares.note(start(f"kind-{number}"), words, [f"kind-{number}"] * 10)
+        spares.record_start(start(f"kind-{number}"), words, [f"kind-{number}"] * 10)
         kinds = spares._kinds
         assert sum(kind.wanted for kind in kinds.values()) <= MOST and kinds[f"kind-{number}"].wanted == MOST_ALIKE
     os.close(words)
@@ -179,18 +179,18 @@ def test_there_are_never_too_many() -> None:
 
 def test_a_kind_is_forgotten_when_it_cannot_be_built_or_was_not_used_for_long() -> None:
     now_s = 0.0
-    build, words = Built(), letter(b"words")
+    build, words = Built(), memory_file(b"words")
     spares = SpareSandboxes(build, lambda: now_s)
-    spares.note(start(""), words, [""])
-    assert not spares.wanting, "of its own kind"
-    spares.note(start("a"), words, ["a"])
+    spares.record_start(start(""), words, [""])
+    assert not spares.needs_build, "of its own kind"
+    spares.record_start(start("a"), words, ["a"])
     spares.build_one()
-    assert build.frames == ["a"] and not spares.wanting and spares.take("a") is None
-    spares.note(start("b"), words, ["b"])
+    assert build.frames == ["a"] and not spares.needs_build and spares.take("a") is None
+    spares.record_start(start("b"), words, ["b"])
     now_s = KEEP_S - 1
     spares.forget_old()
-    assert spares.wanting
+    assert spares.needs_build
     now_s = KEEP_S + 1
     spares.forget_old()
-    assert not spares.wanting
+    assert not spares.needs_build
     os.close(words)

@@ -68,19 +68,23 @@ def test_what_an_older_version_runs_goes_on_and_nothing_new_is_started_by_it(hom
             first.kill()
             await first.wait()
             host, record = read_host(there.home), read_record(there.home, "node-0")
-            assert host is not None and record is not None and host.build == code_version.of_package(older / "fairlead")
+            assert (
+                host is not None
+                and record is not None
+                and host.build == code_version.package_digest(older / "fairlead")
+            )
             await there.open(epoch=2)
             joined = {event.node: event for event in await there.some(NodeJoined, 2)}
             assert [worker.phase for worker in joined["node-0"].workers] == ["ready"]
             assert joined["node-0"].incarnation == record.incarnation and processes.alive(record.process)
             fresh = read_host(there.home)
-            assert fresh is not None and fresh.pid != host.pid and fresh.build == code_version.build()
+            assert fresh is not None and fresh.pid != host.pid and fresh.build == code_version.code_digest()
             outdated = {node.name: node.outdated for node in (await there.backend.inventory()).nodes}
             assert outdated == {"node-0": True, "node-1": False}, "the one that was idle is renewed at once"
 
             await there.backend.stop("j", {"w0": "node-0"}, 0.0)
             await there.some(wire.Exited, job="j")
-            keeper, seen = there.backend._keepers["node-0"], list[bool]()
+            keeper, seen = there.backend._supervisors["node-0"], list[bool]()
             await there.backend.release("j", {"w0": "node-0"})
             await until(lambda: seen.append(keeper.outdated) or there.of(NodeLost))  # type: ignore[func-returns-value]
             (lost,) = await there.some(NodeLost)
@@ -100,12 +104,15 @@ def test_a_version_that_is_installed_under_a_running_platform_does_not_renew_its
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host may be newer than who asks it: what it starts is as new as can be had."""
-    monkeypatch.setattr(host_client, "build", lambda: "what this process was started with")
+    monkeypatch.setattr(host_client, "code_digest", lambda: "what this process was started with")
 
     async def scene() -> None:
         async with platform(home, "1") as here:
-            keeper = here.backend._keepers["node-0"]
-            assert keeper.status is not None and keeper.status.build == code_version.build() != host_client.build()
+            keeper = here.backend._supervisors["node-0"]
+            assert (
+                keeper.status is not None
+                and keeper.status.build == code_version.code_digest() != host_client.code_digest()
+            )
             host = read_host(here.home)
             assert host is not None and not keeper.outdated
             processes.kill(host.process)
@@ -120,12 +127,12 @@ def test_whatever_a_node_is_made_of_counts_and_the_rooms_above_do_not(tmp_path: 
     load = "import sys, fairlead.agent.zygote.host as host; host.preload(); print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", load], cwd=CHECKOUT, capture_output=True, text=True, check=True)
     rooms = {name.split(".")[1] for name in said.stdout.split() if name.startswith("fairlead.")}
-    assert "training" in rooms and not rooms & code_version.ABOVE
+    assert "training" in rooms and not rooms & code_version.EXCLUDED
 
     (tmp_path / "cli").mkdir()
     (tmp_path / "wire.py").write_text("PROTOCOL = 1\n")
-    before = code_version.of_package(tmp_path)
+    before = code_version.package_digest(tmp_path)
     (tmp_path / "cli" / "main.py").write_text("print()\n")
-    assert code_version.of_package(tmp_path) == before
+    assert code_version.package_digest(tmp_path) == before
     (tmp_path / "wire.py").write_text("PROTOCOL = 2\n")
-    assert code_version.of_package(tmp_path) != before
+    assert code_version.package_digest(tmp_path) != before

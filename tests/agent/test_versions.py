@@ -21,7 +21,7 @@ from fairlead.agent.embedded import host_client
 from fairlead.agent.embedded.node_records import HostRecord, NodeRecord, read_host
 from fairlead.agent.embedded.node_shapes import load_division
 from fairlead.agent.node import messages, processes
-from fairlead.agent.node.code_version import build
+from fairlead.agent.node.code_version import code_digest
 from fairlead.agent.node.messages import HostRequest, Supply
 from fairlead.agent.zygote import worker_bootstrap
 from fairlead.cluster import DEVICE, Node, NodeState
@@ -69,7 +69,7 @@ def test_a_host_of_another_version_is_retired_and_one_of_this_is_not(tmp_path: P
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stranger:
         process = processes.identify(stranger.pid)
         assert process is not None
-        same = HostRecord(process.pid, process.started, process.boot, wire.PROTOCOL, build())
+        same = HostRecord(process.pid, process.started, process.boot, wire.PROTOCOL, code_digest())
         (home.run / "host.pid").write_bytes(msgspec.json.encode(same))
         host_client.retire_host(home)
         assert processes.alive(process) and read_host(home) == same

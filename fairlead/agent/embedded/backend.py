@@ -71,7 +71,7 @@ class LocalBackend:
         self._restart_s = restart_s
         self._preload = preload  # of torch; without it only commands start fast
         self._epoch: int | None = None
-        self._keepers: dict[str, NodeSupervisor] = {}
+        self._supervisors: dict[str, NodeSupervisor] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._events: asyncio.Queue[BackendEvent | None] = asyncio.Queue()
 
@@ -99,33 +99,37 @@ class LocalBackend:
         await asyncio.to_thread(host_client.retire_host, self._home)
         # Before the nodes are asked for, so that it is started once.
         host = await host_client.connect_host(self._home, preload=self._preload)
-        self._keepers = {
+        self._supervisors = {
             shape.name: NodeSupervisor(
                 self._home, shape, epoch, self._events.put_nowait, self._restart_s, self._preload, wanted
             )
             for shape in self._shapes
         }
-        self._tasks = [asyncio.create_task(keeper.keep()) for keeper in self._keepers.values()]
+        self._tasks = [asyncio.create_task(supervisor.run()) for supervisor in self._supervisors.values()]
         self._tasks.append(asyncio.create_task(self._keep_host(host)))
         for task in self._tasks:
             task.add_done_callback(_log_failure)
-        for keeper in self._keepers.values():
-            await keeper.settled.wait()
-        failures = [keeper.failure for keeper in self._keepers.values() if keeper.failure is not None]
+        for supervisor in self._supervisors.values():
+            await supervisor.first_attempt_over.wait()
+        failures = [supervisor.failure for supervisor in self._supervisors.values() if supervisor.failure is not None]
         lost = next((failure for failure in failures if isinstance(failure, LostLeadership)), None)
-        if lost is not None or len(failures) == len(self._keepers):
+        if lost is not None or len(failures) == len(self._supervisors):
             if lost is None:
                 await self.shutdown()  # not one is there: leave no host waiting
             await self.close()
             raise lost or failures[0]
         self._note_isolation()
         if self.capabilities.isolation == "sandbox":  # tenants come to count on it: a node without is better not there
-            for keeper in self._keepers.values():
-                keeper.insist("sandbox")
+            for supervisor in self._supervisors.values():
+                supervisor.require_isolation("sandbox")
 
     def _note_isolation(self) -> None:
         """What is in force is what the weakest node has."""
-        found = [keeper.status.isolation.partition(",")[0] for keeper in self._keepers.values() if keeper.status]
+        found = [
+            supervisor.status.isolation.partition(",")[0]
+            for supervisor in self._supervisors.values()
+            if supervisor.status
+        ]
         now = self.capabilities.isolation  # while all are lost
         weakest = max(found, key=lambda level: LEVELS.index(level) if level in LEVELS else 0, default=now)
         self.capabilities = dataclasses.replace(
@@ -147,8 +151,8 @@ class LocalBackend:
             except (Unavailable, OSError) as error:
                 log.error("no host: %s", error)
                 continue
-            for keeper in self._keepers.values():
-                keeper.look_at_host()
+            for supervisor in self._supervisors.values():
+                supervisor.refresh_host()
             return line
 
     async def close(self) -> None:
@@ -189,10 +193,10 @@ class LocalBackend:
 
     async def inventory(self) -> Inventory:
         self._note_isolation()
-        return Inventory([_node(keeper) for keeper in self._keepers.values()])
+        return Inventory([_node(supervisor) for supervisor in self._supervisors.values()])
 
     def facts(self) -> Mapping[str, Any]:
-        return {name: _facts(keeper) for name, keeper in self._keepers.items()}
+        return {name: _facts(supervisor) for name, supervisor in self._supervisors.items()}
 
     async def events(self) -> AsyncIterator[BackendEvent]:
         """All that happens from the opening on, until this is closed."""
@@ -217,7 +221,7 @@ class LocalBackend:
         orders = self._orders(gang, order)
         while True:
             answers = await asyncio.gather(
-                *(self._begin(node, body) for node, body in orders.items()), return_exceptions=True
+                *(self._start_on_node(node, body) for node, body in orders.items()), return_exceptions=True
             )
             for answer in answers:
                 if isinstance(answer, BaseException):
@@ -249,32 +253,32 @@ class LocalBackend:
             for node, workers in devices.items()
         }  # fmt: skip
 
-    async def _begin(self, node: str, body: wire.Start) -> str | None:
+    async def _start_on_node(self, node: str, body: wire.Start) -> str | None:
         """Why the node does not start its part; None when it does."""
         try:
-            reply = await self._ask(node, body, must=True)
+            reply = await self._ask(node, body, required=True)
         except NodeRefused as error:
             return error.message
         return None if reply else "the node is lost"
 
     async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
-        def told(node: str, names: list[str]) -> wire.Tell:
-            return wire.Tell(job, names, self._understood(node, job, message))
+        def tell_order(node: str, names: list[str]) -> wire.Tell:
+            return wire.Tell(job, names, self._for_protocol(node, job, message))
 
-        await self._each(_grouped(workers), told)
+        await self._command_nodes(_grouped(workers), tell_order)
 
-    def _understood(self, node: str, job: str, message: wire.ToWorker) -> wire.ToWorker:
+    def _for_protocol(self, node: str, job: str, message: wire.ToWorker) -> wire.ToWorker:
         """The message as this node's version knows it: before protocol 6 the leader named the file of a rendezvous."""
-        status = self._keeper(node).status
+        status = self._supervisor(node).status
         if not isinstance(message, wire.Join) or status is None or status.protocol >= 6:
             return message
         return placed_join(message, self._home.job(job))
 
     async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
-        await self._each(_grouped(workers), lambda _, names: wire.Stop(job, names, grace_s))
+        await self._command_nodes(_grouped(workers), lambda _, names: wire.Stop(job, names, grace_s))
 
     async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
-        await self._each(_grouped(workers), lambda _, names: wire.Release(job, names, forget_memory))
+        await self._command_nodes(_grouped(workers), lambda _, names: wire.Release(job, names, forget_memory))
 
     async def forget(self, job: str, node: str) -> None:
         await self._ask(node, wire.Release(job, [], forget_memory=True))
@@ -283,59 +287,64 @@ class LocalBackend:
         await self._ask(node, wire.Discard(tenant, list(labels)))
 
     def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
-        keeper = self._keepers.get(node)
-        if keeper is None or keeper.link is None or keeper.status is None:
+        supervisor = self._supervisors.get(node)
+        if supervisor is None or supervisor.link is None or supervisor.status is None:
             return
-        if keeper.status.incarnation == incarnation:
-            keeper.link.post(wire.Acknowledge(sequence))
+        if supervisor.status.incarnation == incarnation:
+            supervisor.link.post(wire.Acknowledge(sequence))
 
     async def node(self, name: str, action: NodeAction) -> None:
-        keeper = self._keeper(name)
+        supervisor = self._supervisor(name)
         match action:
             case NodeAction.START:
-                keeper.start()
+                supervisor.start()
             case NodeAction.WAKE:
-                keeper.wake()
+                supervisor.wake()
             case NodeAction.SLEEP:
-                await keeper.sleep()
+                await supervisor.sleep()
             case _:
-                await keeper.stop(stay_down=action is NodeAction.STOP)
+                await supervisor.stop(stay_down=action is NodeAction.STOP)
 
     # ------------------------------------------------------------ asking nodes
 
-    def _keeper(self, name: str) -> NodeSupervisor:
+    def _supervisor(self, name: str) -> NodeSupervisor:
         try:
-            return self._keepers[name]
+            return self._supervisors[name]
         except KeyError:
-            known = ", ".join(self._keepers) or "none"
+            known = ", ".join(self._supervisors) or "none"
             raise NotFound(f"there is no node {name}", field="node", value=name, fix=f"use one of: {known}") from None
 
-    async def _ask(self, name: str, body: wire.ToNode, *, must: bool = False) -> wire.Reply | None:
+    async def _ask(self, name: str, body: wire.ToNode, *, required: bool = False) -> wire.Reply | None:
         """The node's answer, or None when it is lost; other trouble is logged, or raised if it must arrive."""
-        keeper = self._keeper(name)
-        if isinstance(keeper.failure, LostLeadership):
-            raise keeper.failure
-        if keeper.link is None and not (must and keeper.going):
+        supervisor = self._supervisor(name)
+        if isinstance(supervisor.failure, LostLeadership):
+            raise supervisor.failure
+        if supervisor.link is None and not (required and supervisor.fencing):
             return None
         try:
-            if keeper.link is None:  # what it was told before may still begin there: its NodeLost follows
+            if supervisor.link is None:  # what it was told before may still begin there: its NodeLost follows
                 raise NodeGone(f"{name} is given up, and is not known to be ended yet")
-            return await keeper.link.request(body)
+            return await supervisor.link.request(body)
         except NodeGone as error:
-            if must and (keeper.link is not None or keeper.going):  # the node comes back, or its NodeLost follows
+            if required and (
+                supervisor.link is not None or supervisor.fencing
+            ):  # the node comes back, or its NodeLost follows
                 raise
             log.warning("%s: %s", name, error)
             return None
         except NodeRefused as error:
-            if must:
+            if required:
                 raise
             log.error("%s: %s", name, error)
             return None
 
-    async def _each(self, workers: Mapping[str, list[str]], body: Callable[[str, list[str]], wire.ToNode]) -> None:
+    async def _command_nodes(
+        self, workers: Mapping[str, list[str]], body: Callable[[str, list[str]], wire.ToNode]
+    ) -> None:
         """Command every node; raises when one that is not lost may not have heard it, so that it is said again."""
         answers = await asyncio.gather(
-            *(self._ask(node, body(node, names), must=True) for node, names in workers.items()), return_exceptions=True
+            *(self._ask(node, body(node, names), required=True) for node, names in workers.items()),
+            return_exceptions=True,
         )
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -354,22 +363,22 @@ def _grouped(workers: Mapping[str, str]) -> dict[str, list[str]]:
     return nodes
 
 
-def _node(keeper: NodeSupervisor) -> Node:
-    there = keeper.link is not None or keeper.asleep
-    node = keeper.shape.node(NodeState.READY if there else NodeState.LOST)
-    return dataclasses.replace(node, outdated=keeper.outdated, asleep=keeper.asleep, wake_s=keeper.wake_s)
+def _node(supervisor: NodeSupervisor) -> Node:
+    there = supervisor.link is not None or supervisor.asleep
+    node = supervisor.shape.node(NodeState.READY if there else NodeState.LOST)
+    return dataclasses.replace(node, outdated=supervisor.outdated, asleep=supervisor.asleep, wake_s=supervisor.wake_s)
 
 
-def _facts(keeper: NodeSupervisor) -> dict[str, Any]:
-    status, telemetry = keeper.status, keeper.telemetry
+def _facts(supervisor: NodeSupervisor) -> dict[str, Any]:
+    status, telemetry = supervisor.status, supervisor.telemetry
     if status is None:
-        last = {"isolation": keeper.isolation} if keeper.isolation else {}  # as it was, and will be again
-        return {"state": "waking" if keeper.waking else "asleep" if keeper.asleep else "lost", **last}
+        last = {"isolation": supervisor.isolation} if supervisor.isolation else {}  # as it was, and will be again
+        return {"state": "waking" if supervisor.waking else "asleep" if supervisor.asleep else "lost", **last}
     load = {"cpu_fraction": telemetry.cpu_fraction, "memory_bytes": telemetry.memory_bytes} if telemetry else {}
     return {
         "state": "ready",
         "incarnation": status.incarnation,
-        "isolation": keeper.isolation,
+        "isolation": supervisor.isolation,
         "warm": telemetry.warm if telemetry else status.warm,
         **load,
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from fairlead.agent.node.cgroups import Group, discard, usable
+from fairlead.agent.node.cgroups import Group, create_node_group, discard
 from fairlead.errors import Refused
 
 INTERFACE = "fl0"
@@ -57,13 +57,15 @@ def emulated(
 
 @contextmanager
 def _quota(name: str, cores: float | None) -> Iterator[tuple[str, ...]]:
-    group: Group = usable(f"measure-{os.getpid()}", name, {} if cores is None else {"cpu": cores})
+    group: Group = create_node_group(f"measure-{os.getpid()}", name, {} if cores is None else {"cpu": cores})
     if not group.folders:
         raise Refused("this user may not limit the cores of processes", field="--speeds", fix=_NEEDS_ROOT)
     if cores is not None:
-        group.keep_even()
+        group.forbid_burst()
     above = Group(group.version, tuple(folder.parent for folder in group.folders))
-    above.weigh(_HEAVY)  # a quota emulates a slow core only if it is always reached, whatever else the machine does
+    above.set_cpu_weight(
+        _HEAVY
+    )  # a quota emulates a slow core only if it is always reached, whatever else the machine does
     try:
         yield tuple(str(folder) for folder in group.folders)
     finally:

@@ -31,7 +31,9 @@ def fence(home: Home, node: str, epoch: int | None) -> None:
 def _kill_once(record: NodeRecord, group: cgroups.Group) -> bool:
     """One round of killing; says whether there was nothing left to kill."""
     group.kill()
-    left = [process for process in _all(record) if processes.kill(process) and not processes.spent(process)]
+    left = [
+        process for process in _all(record) if processes.kill(process) and not processes.has_released_memory(process)
+    ]
     return not left and not group.pids()
 
 

@@ -46,7 +46,7 @@ def join(folder: Path, job: str, own: int) -> None:
 
 
 @contextlib.contextmanager
-def inside(namespace: int) -> Iterator[None]:
+def entered(namespace: int) -> Iterator[None]:
     """As root, be in this network for a moment; who could not come back must not go on, so that error passes."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -104,13 +104,13 @@ def _network_of(member: Process) -> int | None:
     return None
 
 
-def fresh() -> int:
+def create_network() -> int:
     """As root, a network with nothing but a loopback; it lives as long as the descriptor, or whoever is in it."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         linux.unshare(linux.CLONE_NEWNET)
         try:
-            linux.raise_loopback()
+            linux.bring_up_loopback()
             return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             linux.enter(own, linux.CLONE_NEWNET)

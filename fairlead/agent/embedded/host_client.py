@@ -16,7 +16,7 @@ import fairlead
 from fairlead import logbook, wire
 from fairlead.agent.embedded.node_records import read_host
 from fairlead.agent.node import processes, sensors, sockets
-from fairlead.agent.node.code_version import build
+from fairlead.agent.node.code_version import code_digest
 from fairlead.agent.node.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
 from fairlead.agent.sandbox import sealed_python
 from fairlead.errors import Unavailable
@@ -116,7 +116,7 @@ def retire_host(home: Home) -> None:
     Of the same protocol, too: it forks the code that it loaded when it was started, not what was installed since.
     """
     found = read_host(home)
-    if found is None or (found.protocol, found.build) == (wire.PROTOCOL, build()):
+    if found is None or (found.protocol, found.build) == (wire.PROTOCOL, code_digest()):
         return
     log.info("the host is of another version and is replaced")
     processes.kill(found.process)  # not asked: it would end its nodes with it

@@ -37,11 +37,11 @@ class NodeLink:
         self._epoch = epoch
         self._reader, self._writer = reader, writer
         self._numbers = itertools.count(1)
-        self._open: dict[int, asyncio.Future[wire.Reply]] = {}
-        self._early: list[wire.Event] = []
+        self._pending: dict[int, asyncio.Future[wire.Reply]] = {}
+        self._held_back: list[wire.Event] = []
         self._listener: Callable[[wire.Event], None] | None = None
-        self._ahead_s: float | None = None  # how far this process's monotonic clock is ahead of the node's
-        self.heard_s = time.monotonic()
+        self._clock_offset_s: float | None = None  # how far this process's monotonic clock is ahead of the node's
+        self.last_message_s = time.monotonic()
         self.reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -54,9 +54,9 @@ class NodeLink:
     def listen(self, listener: Callable[[wire.Event], None]) -> None:
         """Hand over the events, from the first one on."""
         self._listener = listener
-        for event in self._early:
+        for event in self._held_back:
             listener(event)
-        self._early.clear()
+        self._held_back.clear()
 
     async def request(self, body: wire.ToNode, timeout_s: float = _ANSWER_S) -> wire.Reply:
         """The node's answer; raises when it refuses, when another leads, or when the line is cut."""
@@ -64,7 +64,7 @@ class NodeLink:
             raise NodeGone("the node is gone")
         number = next(self._numbers)
         answer: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
-        self._open[number] = answer
+        self._pending[number] = answer
         try:
             self._writer.write(framing.pack(wire.Request(number, self._epoch, body)))
             async with asyncio.timeout(timeout_s):
@@ -72,7 +72,7 @@ class NodeLink:
         except TimeoutError:
             raise NodeGone(f"the node did not answer within {timeout_s:g} s") from None
         finally:
-            self._open.pop(number, None)
+            self._pending.pop(number, None)
         if reply.code == "stale-epoch":
             raise LostLeadership(reply.error or "another control plane leads")
         if reply.code is not None:
@@ -86,40 +86,40 @@ class NodeLink:
 
     def age_s(self, event: wire.Event) -> float | None:
         """Seconds since the event, by the node's monotonic clock; None when an older node does not say when it was."""
-        if self._ahead_s is None or not event.at_s:
+        if self._clock_offset_s is None or not event.at_s:
             return None
-        return max(0.0, time.monotonic() - self._ahead_s - event.at_s)
+        return max(0.0, time.monotonic() - self._clock_offset_s - event.at_s)
 
     def _compare_clocks(self, reply: wire.Reply) -> None:
         """The quickest answer is closest to the truth: what it took on the way makes the node seem behind."""
         if reply.sent_s:
             ahead_s = time.monotonic() - reply.sent_s
-            self._ahead_s = ahead_s if self._ahead_s is None else min(ahead_s, self._ahead_s)
+            self._clock_offset_s = ahead_s if self._clock_offset_s is None else min(ahead_s, self._clock_offset_s)
 
     async def _read(self) -> None:
         unpacker = framing.Unpacker(wire.FromNode)
         try:
             while data := await self._reader.read(1 << 18):
-                self.heard_s = time.monotonic()
+                self.last_message_s = time.monotonic()
                 for message in unpacker.feed(data):
-                    self._hear(message)
+                    self._handle_message(message)
         except (OSError, ValueError):
             pass  # either way there is nobody to talk to any more; the keeper of the node looks what is left
         finally:
             self._writer.close()
-            for answer in self._open.values():
+            for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(NodeGone("the node is gone"))
 
-    def _hear(self, message: wire.FromNode) -> None:
+    def _handle_message(self, message: wire.FromNode) -> None:
         if isinstance(message, wire.Event):
             if self._listener is None:
-                self._early.append(message)
+                self._held_back.append(message)
             else:
                 self._listener(message)
             return
         self._compare_clocks(message)
-        answer = self._open.get(message.id)
+        answer = self._pending.get(message.id)
         if answer is not None and not answer.done():
             answer.set_result(message)
 

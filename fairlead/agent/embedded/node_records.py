@@ -9,7 +9,7 @@ import msgspec
 
 from fairlead import wire
 from fairlead.agent.node import processes
-from fairlead.agent.node.code_version import build
+from fairlead.agent.node.code_version import code_digest
 from fairlead.agent.node.processes import Process
 from fairlead.home import Home
 
@@ -43,7 +43,7 @@ class HostRecord(Process, frozen=True):
 
     @classmethod
     def of_this_process(cls) -> HostRecord:
-        return cls(**msgspec.structs.asdict(processes.this()), protocol=wire.PROTOCOL, build=build())
+        return cls(**msgspec.structs.asdict(processes.this()), protocol=wire.PROTOCOL, build=code_digest())
 
     @property
     def process(self) -> Process:

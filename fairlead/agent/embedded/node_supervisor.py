@@ -45,7 +45,7 @@ class NodeSupervisor:
         self.pid = 0  # of its node manager
         self._was_outdated = False  # when it was last reached
         self.isolation = ""  # as of the last change of its fork server
-        self.settled = asyncio.Event()  # the first attempt is over
+        self.first_attempt_over = asyncio.Event()  # the first attempt is over
         self.failure: FairleadError | None = None
         self._home, self._epoch, self._emit = home, epoch, emit
         self._first_delay_s, self._longest_delay_s = restart_s
@@ -53,44 +53,44 @@ class NodeSupervisor:
         self._preload, self._isolation = preload, isolation
         self._host: HostRecord | None = None  # that would start it anew
         self._fenced = False  # nothing of it lives: known before it is started anew
-        self._told_lost = False
-        self.going = False  # it is given up, and it is not certain yet that nothing of it lives
+        self._loss_reported = False
+        self.fencing = False  # it is given up, and it is not certain yet that nothing of it lives
         self._delivered = 0  # the newest event of this incarnation that was passed on
         self.asleep = False  # as it was told; its processes are ended, and start again when it is woken
         self.wake_s = WAKE_S  # how long that takes, as measured when it was last started
         self._woken_s: float | None = None  # since when it is being woken
         self._wanted = asyncio.Event()
         self._wanted.set()
-        self._hurry = asyncio.Event()
+        self._retry_now = asyncio.Event()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Look after the node until cancelled, or until another leads."""
         try:
             while True:
                 await self._wanted.wait()
-                self._hurry.clear()
-                await self._live_once()
+                self._retry_now.clear()
+                await self._run_once()
                 if not self.asleep:
                     await self._pause()
         except LostLeadership as error:
             log.warning("%s: %s", self.shape.name, error)
             self.failure = error
         finally:
-            self.settled.set()
-            await self._let_go()
+            self.first_attempt_over.set()
+            await self._close_link()
 
-    async def _live_once(self) -> None:
+    async def _run_once(self) -> None:
         try:
-            self.status = await self._reach()
+            self.status = await self._adopt_or_start()
         except LostLeadership:
             raise
         except (FairleadError, OSError) as error:
             log.error("%s does not come up: %s", self.shape.name, error)
             self.failure = error if isinstance(error, FairleadError) else Unavailable(str(error))
-            self.settled.set()
-            self._not_woken(str(error))
-            if self._fenced and not self._told_lost:  # else its gangs would wait for it
-                self._told_lost = True
+            self.first_attempt_over.set()
+            self._report_failed_wake(str(error))
+            if self._fenced and not self._loss_reported:  # else its gangs would wait for it
+                self._loss_reported = True
                 self._emit(NodeLost(self.shape.name, "", f"it does not come up: {error}"))
             return
         self.failure, self._was_outdated, born_s = None, False, time.monotonic()
@@ -98,19 +98,19 @@ class NodeSupervisor:
         record = read_record(self._home, self.shape.name)
         self.pid = 0 if record is None else record.process.pid
         self._delivered = 0
-        workers, sequence, woken_in_s = tuple(self.status.workers), self.status.sequence, self._woken_in_s()
+        workers, sequence, woken_in_s = tuple(self.status.workers), self.status.sequence, self._finish_wake()
         self._emit(NodeJoined(self.shape.name, incarnation, workers, sequence, woken_in_s))
-        self._told_lost = False
+        self._loss_reported = False
         self._listen(incarnation)
-        self.settled.set()
-        why = await self._until_lost()
-        self.going = True
+        self.first_attempt_over.set()
+        why = await self._wait_until_lost()
+        self.fencing = True
         self._was_outdated = self.outdated
         self.status = self.telemetry = None
-        await self._fence_surely()
+        await self._fence_until_done()
         name = self.shape.name
         self._emit(NodeSlept(name, incarnation) if self.asleep else NodeLost(name, incarnation, why))
-        self._told_lost, self.going = True, False
+        self._loss_reported, self.fencing = True, False
         if time.monotonic() - born_s > _LONG_LIFE_S:
             self._delay_s = 0.0
 
@@ -119,22 +119,22 @@ class NodeSupervisor:
         lost for the first time, comes back at once."""
         try:
             async with asyncio.timeout(self._delay_s):
-                await self._hurry.wait()
+                await self._retry_now.wait()
         except TimeoutError:
             self._delay_s = min(self._longest_delay_s, max(self._first_delay_s, 2 * self._delay_s))
-        self._hurry.clear()
+        self._retry_now.clear()
 
     # ------------------------------------------------------------ reach
 
-    async def _reach(self) -> wire.NodeStatus:
+    async def _adopt_or_start(self) -> wire.NodeStatus:
         """Take command of the node that runs, or start it."""
         self._fenced = False
-        self.look_at_host()
+        self.refresh_host()
         record = read_record(self._home, self.shape.name)
-        if record is not None and processes.alive(record.process) and self._fits(record):
+        if record is not None and processes.alive(record.process) and self._is_compatible(record):
             try:
                 found = await self._connect(record.process)
-                if found.workers or not self._behind(found):
+                if found.workers or not self._runs_other_code(found):
                     return found
                 log.info("%s is of another version and idle: it is started anew", self.shape.name)
             except NodeGone:
@@ -152,15 +152,15 @@ class NodeSupervisor:
             preload=self._preload,
         )  # fmt: skip
         status = await self._connect()
-        self.look_at_host()  # which was perhaps started for this
+        self.refresh_host()  # which was perhaps started for this
         self.wake_s = time.monotonic() - began_s
         return status
 
-    def insist(self, isolation: str) -> None:
+    def require_isolation(self, isolation: str) -> None:
         """From now on the node is started with this level or not at all."""
         self._isolation = isolation
 
-    def _fits(self, record: NodeRecord) -> bool:
+    def _is_compatible(self, record: NodeRecord) -> bool:
         """Whether the node that runs is what is wanted now."""
         less = self._isolation == "none" and record.isolation != "sandbox"
         kept_apart = less or self._isolation in ("auto", record.isolation)
@@ -174,9 +174,9 @@ class NodeSupervisor:
                 self.link = await NodeLink.connect(socket_path(self._home, self.shape.name), self._epoch)
                 reply = await self.link.request(wire.Status(), timeout_s=3.0)
             except (OSError, NodeGone) as error:
-                await self._let_go()
+                await self._close_link()
                 if adopted is not None:
-                    self.settled.set()  # it lives and does not answer: nobody waits for it
+                    self.first_attempt_over.set()  # it lives and does not answer: nobody waits for it
                 if time.monotonic() > deadline_s or (adopted is not None and not processes.alive(adopted)):
                     raise NodeGone(f"{self.shape.name}: {error}") from None
                 await asyncio.sleep(0.01)
@@ -201,39 +201,41 @@ class NodeSupervisor:
                 return
             if event.sequence > self._delivered:  # a line that was cut and mended brings everything again
                 self._delivered = event.sequence
-                time_s, body = self._by_our_clock(event)
+                time_s, body = self._on_leader_clock(event)
                 self._emit(WorkerEvent(name, incarnation, event.sequence, time_s, event.job, event.worker, body))
 
         if self.link is not None:
             self.link.listen(hear)
 
-    def _by_our_clock(self, event: wire.Event) -> tuple[float, wire.FromWorker | wire.Exited]:
+    def _on_leader_clock(self, event: wire.Event) -> tuple[float, wire.FromWorker | wire.Exited]:
         """When the event happened, and what it says, with the node's clock replaced by ours."""
         assert not isinstance(event.body, wire.Telemetry)
         age_s = self.link.age_s(event) if self.link is not None else None
         if age_s is None:
             return event.time_s, event.body
         time_s = time.time() - age_s
-        return time_s, shifted(event.body, time_s - event.time_s)
+        return time_s, shift_times(event.body, time_s - event.time_s)
 
     # ------------------------------------------------------------ lose
 
-    async def _until_lost(self) -> str:
+    async def _wait_until_lost(self) -> str:
         """Why the node counts as lost, when it does."""
         while self.link is not None:
-            silent_s = time.monotonic() - self.link.heard_s  # it says something every second, so this looks rarely
+            silent_s = (
+                time.monotonic() - self.link.last_message_s
+            )  # it says something every second, so this looks rarely
             await asyncio.wait([self.link.reading], timeout=1.0 if self.outdated else max(1.0, FROZEN_S - silent_s))
             if self.link.reading.done():
-                if not await self._came_back():
+                if not await self._reconnect():
                     return "its node manager died"
-            elif time.monotonic() - self.link.heard_s > FROZEN_S and not await self._answers():
+            elif time.monotonic() - self.link.last_message_s > FROZEN_S and not await self._is_responsive():
                 return f"its node manager has been silent for {FROZEN_S:g} s"
-            elif self._behind(self.status) and await self._is_empty():
-                self._hurry.set()
+            elif self._runs_other_code(self.status) and await self._is_empty():
+                self._retry_now.set()
                 return "it was of another version, and is started anew now that it is empty"
         return "it was let go"
 
-    async def _came_back(self) -> bool:
+    async def _reconnect(self) -> bool:
         """The line was cut: whether the same node manager is there all the same."""
         before, deadline_s = self.status, time.monotonic() + FROZEN_S
         while before is not None and time.monotonic() < deadline_s:
@@ -264,9 +266,9 @@ class NodeSupervisor:
         """
         if self.status is None:
             return self._was_outdated and not self.asleep
-        return self.status.protocol != wire.PROTOCOL or self._behind(self.status)
+        return self.status.protocol != wire.PROTOCOL or self._runs_other_code(self.status)
 
-    def _behind(self, status: wire.NodeStatus | None) -> bool:
+    def _runs_other_code(self, status: wire.NodeStatus | None) -> bool:
         """Whether a node manager that was started anew would be another: one as the host would fork it is not.
 
         Measured by the host, not by this process: else, with yet another version installed meanwhile, every new one
@@ -277,7 +279,7 @@ class NodeSupervisor:
             (status.protocol, status.build) != (host.protocol, host.build)
         )  # fmt: skip
 
-    def look_at_host(self) -> None:
+    def refresh_host(self) -> None:
         """Know what would be forked from now on; asked for whenever there may be another host."""
         self._host = read_host(self._home)
 
@@ -288,7 +290,7 @@ class NodeSupervisor:
             return False
         return reply is not None and reply.status is not None and not reply.status.workers
 
-    async def _answers(self) -> bool:
+    async def _is_responsive(self) -> bool:
         """A paused leader finds old silence; only an unanswered question proves it."""
         try:
             if self.link is not None:
@@ -298,10 +300,10 @@ class NodeSupervisor:
         return True
 
     async def _fence(self) -> None:
-        await self._let_go()
+        await self._close_link()
         await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
 
-    async def _fence_surely(self) -> None:
+    async def _fence_until_done(self) -> None:
         """Nothing may be said of the node before it is certain that nothing of it lives."""
         while True:
             try:
@@ -312,7 +314,7 @@ class NodeSupervisor:
                 log.error("%s cannot be fenced yet: %s", self.shape.name, error)
                 await asyncio.sleep(1.0)
 
-    async def _let_go(self) -> None:
+    async def _close_link(self) -> None:
         link, self.link = self.link, None
         if link is not None:
             await link.close()
@@ -322,7 +324,7 @@ class NodeSupervisor:
     def start(self) -> None:
         """Bring it back now."""
         self._wanted.set()
-        self._hurry.set()
+        self._retry_now.set()
 
     async def sleep(self) -> None:
         """End its processes, if nothing runs there; its NodeSlept follows."""
@@ -347,13 +349,13 @@ class NodeSupervisor:
     def waking(self) -> bool:
         return self._woken_s is not None
 
-    def _woken_in_s(self) -> float | None:
+    def _finish_wake(self) -> float | None:
         """How long it took to wake it, when it has just joined; None if it did not sleep."""
         began_s, self._woken_s, self.asleep = self._woken_s, None, False
         return None if began_s is None else time.monotonic() - began_s
 
-    def _not_woken(self, why: str) -> None:
-        if self.asleep and self._woken_in_s() is not None:
+    def _report_failed_wake(self, why: str) -> None:
+        if self.asleep and self._finish_wake() is not None:
             self._emit(NodeLost(self.shape.name, "", f"it could not be woken: {why}"))
 
     async def stop(self, *, stay_down: bool) -> None:
@@ -370,7 +372,7 @@ class NodeSupervisor:
             raise Unavailable(f"{self.shape.name} cannot be fenced: {error}", fix="it is tried again") from error
 
 
-def shifted(body: wire.FromWorker | wire.Exited, by_s: float) -> wire.FromWorker | wire.Exited:
+def shift_times(body: wire.FromWorker | wire.Exited, by_s: float) -> wire.FromWorker | wire.Exited:
     """The message with the times of its steps moved from the node's clock to the leader's."""
     if not isinstance(body, wire.Progress) or abs(by_s) < SAME_CLOCK_S:
         return body

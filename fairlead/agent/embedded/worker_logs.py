@@ -27,11 +27,11 @@ def read_logs(folder: Path, after: LogCursor, limit_bytes: int, worker: str | No
             break
         with path.open("rb") as file:
             offset = after.get(path.stem, 0)
-            begin = _where_data_begins(file, offset)
+            begin = _first_data(file, offset)
             file.seek(begin)
             data = file.read(limit_bytes)
         if begin > offset:
-            begin, data = _from_a_whole_line(begin, data)
+            begin, data = _skip_partial_line(begin, data)
         data = whole_characters(data)
         if data:
             missing = _missing(begin - offset) if begin > offset else ""
@@ -52,9 +52,9 @@ def last_lines(
     for path in reversed(_files(folder, worker)):
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            end = _after_last_line(file, size) if whole else size
+            end = _end_of_last_line(file, size) if whole else size
             low = min(after.get(path.stem, 0), end)
-            begins[path.stem], found = _back(file, low, end, lines)
+            begins[path.stem], found = _scan_back(file, low, end, lines)
             ends[path.stem] = end
             lines -= found
     return dict(reversed(begins.items())), dict(reversed(ends.items()))
@@ -66,16 +66,16 @@ def _files(folder: Path, worker: str | None) -> list[Path]:
     return [path for path in every if worker in (None, path.stem)]
 
 
-def _after_last_line(file: BinaryIO, size: int) -> int:
+def _end_of_last_line(file: BinaryIO, size: int) -> int:
     """Where the last line that is whole ends; one that is too long to be waited for ends with a whole block."""
     data = os.pread(file.fileno(), _BLOCK, max(0, size - _BLOCK))
     at = data.rfind(b"\n") + 1
     return size - len(data) + at if at or len(data) < _BLOCK else size // _BLOCK * _BLOCK
 
 
-def _back(file: BinaryIO, low: int, end: int, lines: int) -> tuple[int, int]:
+def _scan_back(file: BinaryIO, low: int, end: int, lines: int) -> tuple[int, int]:
     """Where the last so many lines before the end begin, not before the low, and how many they are."""
-    begin = max(low, _where_data_begins(file, low))
+    begin = max(low, _first_data(file, low))
     if lines <= 0 or begin >= end:
         return end, 0
     found = 0
@@ -100,7 +100,7 @@ def _ends(file: BinaryIO, lower: int, upper: int) -> Iterator[int]:
             yield start + match.end()
 
 
-def _where_data_begins(file: BinaryIO, offset: int) -> int:
+def _first_data(file: BinaryIO, offset: int) -> int:
     """The first place at or after the offset that was not dropped: a dropped part is a hole in the file."""
     try:
         return os.lseek(file.fileno(), offset, os.SEEK_DATA)
@@ -110,7 +110,7 @@ def _where_data_begins(file: BinaryIO, offset: int) -> int:
         return offset
 
 
-def _from_a_whole_line(begin: int, data: bytes) -> tuple[int, bytes]:
+def _skip_partial_line(begin: int, data: bytes) -> tuple[int, bytes]:
     """What is left of a line that was dropped in part goes as well."""
     end = data.find(b"\n") + 1
     return (begin + end, data[end:]) if end < len(data) else (begin, data)

@@ -59,25 +59,25 @@ class Group:
             self._write("memory.limit_in_bytes", memory)
             self._write("memory.memsw.limit_in_bytes", memory, optional=True)
 
-    def weigh(self, processes: int) -> None:
+    def set_cpu_weight(self, processes: int) -> None:
         """Count as that many ordinary processes when the cores are fought over; a group by itself counts as one."""
         name, one = ("cpu.weight", 100) if self.version == 2 else ("cpu.shares", 1024)
         self._write(name, str(min(processes, 100) * one))
 
-    def make_way(self, yes: bool) -> None:
+    def set_lowest_weight(self, yes: bool) -> None:
         """Take only what no sibling wants, or one's part again; a group that is gone wants nothing."""
         name, usual, least = ("cpu.weight", 100, 1) if self.version == 2 else ("cpu.shares", 1024, 2)
         with contextlib.suppress(FileNotFoundError):
             self._write(name, str(least if yes else usual), optional=True)
 
-    def sleep_loosely(self, slack_s: float) -> None:
+    def set_timer_slack(self, slack_s: float) -> None:
         """Let the kernel wake those in here together, so much later than each asked for; 0: as it does with others."""
         listing = "tasks" if self.version == 1 else "cgroup.threads"  # each thread has a slack of its own
         for thread in self._read(listing).split():
             with contextlib.suppress(OSError):  # it has just ended, or this kernel lets nobody set it
                 Path(f"/proc/{thread}/timerslack_ns").write_text(str(round(slack_s * 1e9)))
 
-    def keep_even(self) -> None:
+    def forbid_burst(self) -> None:
         """Never more than the quota in any period: what was not used is not saved up."""
         name = "cpu.max.burst" if self.version == 2 else "cpu.cfs_burst_us"
         self._write(name, "0", optional=True)
@@ -206,7 +206,7 @@ def worker_group(node: Group, name: str, cpu: float, memory_bytes: int | None, t
     return group
 
 
-def usable(tag: str, node: str, capacity: Mapping[str, float]) -> Group:
+def create_node_group(tag: str, node: str, capacity: Mapping[str, float]) -> Group:
     """A group for the node with its limits set, in the first hierarchy where that works; version 0 where none does."""
     hierarchies = detect(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
     for hierarchy in hierarchies:
@@ -215,7 +215,7 @@ def usable(tag: str, node: str, capacity: Mapping[str, float]) -> Group:
             if hierarchy.version == 2:  # refused with EBUSY where processes live; the root of the tree allows it
                 Group(2, hierarchy.folders).delegate()
             top.create(None, None)
-            top.weigh(len(os.sched_getaffinity(0)))
+            top.set_cpu_weight(len(os.sched_getaffinity(0)))
             top.delegate()
             group.create(capacity.get("cpu"), int(capacity["memory"]) if "memory" in capacity else None)
             group.delegate()

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import fairlead
 
-ABOVE = frozenset({"api", "cli", "control", "dashboard", "demo", "scheduling", "sdk", "simulation"})
+EXCLUDED = frozenset({"api", "cli", "control", "dashboard", "demo", "scheduling", "sdk", "simulation"})
 """Rooms that nothing on a node is made of: a new page or policy renews no node."""
 
 
 @cache
-def build() -> str:
+def code_digest() -> str:
     """A digest of the source that hosts, node managers and workers run.
 
     Of a forked process it is its host's: taken once, when the code was loaded, and not of what was installed since.
     """
-    return of_package(Path(fairlead.__file__).parent)
+    return package_digest(Path(fairlead.__file__).parent)
 
 
-def of_package(package: Path) -> str:
+def package_digest(package: Path) -> str:
     """The digest of the package in this folder; ten milliseconds."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package)
-        if place.parts[0] not in ABOVE:
+        if place.parts[0] not in EXCLUDED:
             digest.update(f"{place}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

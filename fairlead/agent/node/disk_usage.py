@@ -48,7 +48,7 @@ class DiskUsage:
         if size:
             self.bytes_by_part[part] = self.bytes_by_part.get(part, 0) + size
 
-    def complaint(self, allowed_bytes: int, tenant: str) -> str | None:
+    def limit_problem(self, allowed_bytes: int, tenant: str) -> str | None:
         """Why this is too much, in one line with what is used, what is allowed and what to do; None: it is not."""
         if self.problem is not None:
             return self.problem
@@ -72,7 +72,7 @@ class _Walk:
         self.linked: set[tuple[int, int]] = set()  # files with several names count once
 
     @property
-    def over(self) -> bool:
+    def is_stopped(self) -> bool:
         return self.held.files > self._most_files or self.held.problem is not None
 
     def count(self, part: str, found: os.stat_result) -> None:
@@ -83,27 +83,27 @@ class _Walk:
         self.held.files += 1
         self.held.add(part, found.st_blocks * 512)
 
-    def into(self, folder: int, part: str) -> None:
+    def count_below(self, folder: int, part: str) -> None:
         """Count all below this open folder, which is closed in the end; depth is bounded, so descriptors are, too."""
         stack: list[tuple[int, Iterator[os.DirEntry[str]]]] = [(folder, _entries(folder))]
         try:
-            while stack and not self.over:
+            while stack and not self.is_stopped:
                 here, entries = stack[-1]
                 entry = next(entries, None)
                 if entry is None:
                     os.close(stack.pop()[0])
                     continue
-                found = _look(entry.name, here)
+                found = _stat(entry.name, here)
                 if found is None:
                     continue
                 self.count(part, found)
                 if stat.S_ISDIR(found.st_mode):
-                    self._deeper(stack, here, entry.name)
+                    self._descend(stack, here, entry.name)
         finally:
             for descriptor, _ in stack:
                 os.close(descriptor)
 
-    def _deeper(self, stack: list[tuple[int, Iterator[os.DirEntry[str]]]], here: int, name: str) -> None:
+    def _descend(self, stack: list[tuple[int, Iterator[os.DirEntry[str]]]], here: int, name: str) -> None:
         if len(stack) >= DEEPEST:
             self.held.problem = f"its folder is more than {DEEPEST} folders deep; write into fewer levels"
             return
@@ -129,13 +129,13 @@ def measure(folder: Path, open_bytes: int = 0, most_files: int | None = None) ->
     walk.held.add(DELETED, open_bytes)
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as parts:
         for part in parts:
-            if walk.over:
+            if walk.is_stopped:
                 break
             with contextlib.suppress(FileNotFoundError):  # it has just been removed
                 found = part.stat(follow_symlinks=False)
                 walk.count(part.name, found)
                 if stat.S_ISDIR(found.st_mode) and (opened := walk.open(part.path)) is not None:
-                    walk.into(opened, part.name)
+                    walk.count_below(opened, part.name)
     return walk.held
 
 
@@ -179,7 +179,7 @@ def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
         yield from entries
 
 
-def _look(name: str, folder: int) -> os.stat_result | None:
+def _stat(name: str, folder: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:  # it has just been removed

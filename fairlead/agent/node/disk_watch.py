@@ -38,7 +38,7 @@ class DiskSpace:
         return DiskSpace(self.bytes - other.bytes, self.files - other.files)
 
 
-def room_of(folder: str) -> DiskSpace:
+def free_space(folder: str) -> DiskSpace:
     """What is free where this folder lies: one call, however many files there are."""
     found = os.statvfs(folder)
     return DiskSpace(found.f_bfree * found.f_frsize, found.f_ffree)
@@ -52,21 +52,21 @@ class WatchedWorker(Protocol):
     @property
     def spec(self) -> PlacedSpec | None: ...
     def pids(self) -> set[int]: ...
-    def overstep(self, cause: str, detail: str) -> None: ...
+    def kill_over_limit(self, cause: str, detail: str) -> None: ...
 
 
 @dataclass(slots=True)
-class _Turn:
+class _Schedule:
     """When a job is looked at next, and what was there when it was looked at last."""
 
     due_s: float = 0.0
     soon_s: float = 0.0  # the same, if the disk has filled since by more than it may still take
     free: DiskSpace | None = None  # of the file system, when the last look began
     left: DiskSpace = DiskSpace(0, 0)  # that the job might take before it is over its limit
-    looking: asyncio.Task[None] | None = None
+    running: asyncio.Task[None] | None = None
 
 
-_Look = Callable[[_Turn, PlacedSpec, Sequence[WatchedWorker]], Awaitable[str | None]]
+_Check = Callable[[_Schedule, PlacedSpec, Sequence[WatchedWorker]], Awaitable[str | None]]
 
 
 class DiskWatch:
@@ -77,15 +77,15 @@ class DiskWatch:
     """
 
     def __init__(
-        self, locks: Path, clock: Callable[[], float] = time.monotonic, room: Callable[[str], DiskSpace] = room_of
+        self, locks: Path, clock: Callable[[], float] = time.monotonic, room: Callable[[str], DiskSpace] = free_space
     ) -> None:
         self._locks = locks
         self._clock, self._room = clock, room
         self._name = uuid.uuid4().hex[:8]  # among the nodes of the machine
         self._held: dict[str, int] = {}  # job -> descriptor of its lock
-        self._turns: dict[tuple[str, _Look], _Turn] = {}  # by job and what is looked at
+        self._schedules: dict[tuple[str, _Check], _Schedule] = {}  # by job and what is looked at
 
-    def look(self, workers: Iterable[WatchedWorker]) -> None:
+    def check(self, workers: Iterable[WatchedWorker]) -> None:
         """Look at what is due, behind the back of the node manager; each by itself: no job waits for another."""
         by_job: dict[str, list[WatchedWorker]] = {}
         for worker in workers:
@@ -94,47 +94,49 @@ class DiskWatch:
         self._forget(by_job)
         for job, found in by_job.items():
             spec = found[0].spec
-            for look in (self._at_disk, _at_memory):
-                turn = self._turns.setdefault((job, look), _Turn())
-                if spec is not None and turn.looking is None and self._is_due(turn, spec):
-                    turn.looking = asyncio.create_task(self._take(turn, look, spec, found))
-                    turn.looking.add_done_callback(_log_failure)
+            for check in (self._check_disk, _check_memory):
+                schedule = self._schedules.setdefault((job, check), _Schedule())
+                if spec is not None and schedule.running is None and self._is_due(schedule, spec):
+                    schedule.running = asyncio.create_task(self._run_check(schedule, check, spec, found))
+                    schedule.running.add_done_callback(_log_failure)
 
-    def _is_due(self, turn: _Turn, spec: PlacedSpec) -> bool:
+    def _is_due(self, schedule: _Schedule, spec: PlacedSpec) -> bool:
         now_s = self._clock()
-        if turn.due_s <= now_s:
+        if schedule.due_s <= now_s:
             return True
-        if turn.free is None or now_s < turn.soon_s:
+        if schedule.free is None or now_s < schedule.soon_s:
             return False
         with contextlib.suppress(OSError):  # it is being removed
-            grown = turn.free.less(self._room(spec.folder))
-            return grown.bytes > turn.left.bytes or grown.files > turn.left.files
+            grown = schedule.free.less(self._room(spec.folder))
+            return grown.bytes > schedule.left.bytes or grown.files > schedule.left.files
         return False
 
-    async def _take(self, turn: _Turn, look: _Look, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> None:
+    async def _run_check(
+        self, schedule: _Schedule, check: _Check, spec: PlacedSpec, workers: Sequence[WatchedWorker]
+    ) -> None:
         begun_s = self._clock()
         try:
-            complaint = await look(turn, spec, workers)
+            complaint = await check(schedule, spec, workers)
             now_s = self._clock()
             took_s = now_s - begun_s
-            turn.due_s, turn.soon_s = (now_s + max(_EVERY_S, rest * took_s) for rest in (_REST, _REST_GROWING))
+            schedule.due_s, schedule.soon_s = (now_s + max(_EVERY_S, rest * took_s) for rest in (_REST, _REST_GROWING))
             if complaint is not None:
                 for worker in workers:
-                    worker.overstep("disk-full", complaint)
+                    worker.kill_over_limit("disk-full", complaint)
         finally:
-            turn.looking = None
+            schedule.running = None
 
-    async def _at_disk(self, turn: _Turn, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> str | None:
+    async def _check_disk(self, schedule: _Schedule, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> str | None:
         """Why what the job holds on the disk is too much, with all its nodes together."""
-        turn.free = self._room(spec.folder)
+        schedule.free = self._room(spec.folder)
         whole = self._has_lock(spec.job)
         held = await asyncio.to_thread(_measure, spec, [worker.pids() for worker in workers], whole=whole)
         if whole:
-            held.add(disk_usage.DELETED, self._told_by_others(spec.job))
+            held.add(disk_usage.DELETED, self._usage_of_other_nodes(spec.job))
         else:
-            self._tell(spec.job, held.total_bytes)
-        turn.left = DiskSpace(spec.disk_bytes, disk_usage.MOST_FILES).less(DiskSpace(held.total_bytes, held.files))
-        return held.complaint(spec.disk_bytes, spec.tenant)
+            self._publish_usage(spec.job, held.total_bytes)
+        schedule.left = DiskSpace(spec.disk_bytes, disk_usage.MOST_FILES).less(DiskSpace(held.total_bytes, held.files))
+        return held.limit_problem(spec.disk_bytes, spec.tenant)
 
     # ------------------------------------------------------------ with the other nodes of the machine
 
@@ -144,22 +146,22 @@ class DiskWatch:
             if descriptor is None:
                 return False
             self._held[job] = descriptor
-            self._own(job).unlink(missing_ok=True)
+            self._usage_file(job).unlink(missing_ok=True)
         return True
 
-    def _own(self, job: str) -> Path:
+    def _usage_file(self, job: str) -> Path:
         """Where this node tells who has the lock what its workers hold without a name: nobody else sees that."""
         return self._locks / f"disk-{job}.{self._name}.lock"
 
-    def _tell(self, job: str, held_bytes: int) -> None:
-        fresh = self._own(job).with_suffix(".new.lock")
+    def _publish_usage(self, job: str, held_bytes: int) -> None:
+        fresh = self._usage_file(job).with_suffix(".new.lock")
         try:
             fresh.write_text(str(held_bytes))
-            fresh.replace(self._own(job))
+            fresh.replace(self._usage_file(job))
         except OSError as error:  # a disk that is full: what is held here is still held against it alone
             log.warning("%s: the other nodes could not be told what it holds here: %s", job, error)
 
-    def _told_by_others(self, job: str) -> int:
+    def _usage_of_other_nodes(self, job: str) -> int:
         total_bytes = 0
         for path in self._locks.glob(f"disk-{job}.????????.lock"):
             with contextlib.suppress(OSError, ValueError):  # it has just been removed
@@ -172,9 +174,9 @@ class DiskWatch:
         for job in self._held.keys() - living.keys():
             (self._locks / f"disk-{job}.lock").unlink(missing_ok=True)
             os.close(self._held.pop(job))
-        for job, look in [each for each in self._turns if each[0] not in living]:
-            self._own(job).unlink(missing_ok=True)
-            del self._turns[job, look]
+        for job, check in [each for each in self._schedules if each[0] not in living]:
+            self._usage_file(job).unlink(missing_ok=True)
+            del self._schedules[job, check]
 
 
 def _measure(spec: PlacedSpec, pids: Iterable[set[int]], *, whole: bool) -> disk_usage.DiskUsage:
@@ -187,7 +189,7 @@ def _measure(spec: PlacedSpec, pids: Iterable[set[int]], *, whole: bool) -> disk
     return disk_usage.DiskUsage({disk_usage.DELETED: deleted})
 
 
-async def _at_memory(turn: _Turn, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> str | None:
+async def _check_memory(schedule: _Schedule, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> str | None:
     return await asyncio.to_thread(_in_memory, spec)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from fairlead.agent.node.cgroups import Group
 
-CROWD = 200
+MANY_TASKS = 200
 """Processes and threads of one worker: several times what a training on many cores has."""
 
 SLACK_S = 0.02
@@ -24,19 +24,19 @@ class ForkBombThrottle:
     def __init__(self) -> None:
         self._yielding: set[Group] = set()
 
-    def settle(self, node: Group, workers: Iterable[Group]) -> None:
+    def update(self, node: Group, workers: Iterable[Group]) -> None:
         """Have crowds yield to the others of their node, and the node to other nodes if it holds nothing else."""
         present = [group for group in workers if group.folders]
-        crowds = {group for group in present if group.tasks() > CROWD}
+        crowds = {group for group in present if group.tasks() > MANY_TASKS}
         if crowds and len(crowds) == len(present):
             crowds.add(node)
         for group in crowds - self._yielding:
-            group.make_way(True)
+            group.set_lowest_weight(True)
         for group in (self._yielding - crowds) & {node, *present}:
-            group.make_way(False)
+            group.set_lowest_weight(False)
         for group in present:
             if group in crowds:  # each time, as those who have come since may have it from nobody
-                group.sleep_loosely(SLACK_S)
+                group.set_timer_slack(SLACK_S)
             elif group in self._yielding:
-                group.sleep_loosely(0.0)
+                group.set_timer_slack(0.0)
         self._yielding = crowds

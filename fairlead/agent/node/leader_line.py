@@ -37,7 +37,7 @@ class LeaderLine:
         try:
             while data := await reader.read(1 << 16):
                 for request in unpacker.feed(data):
-                    self._hear(request, writer)
+                    self._handle_request(request, writer)
         except (ConnectionResetError, BrokenPipeError):
             pass
         except ValueError as error:
@@ -47,7 +47,7 @@ class LeaderLine:
                 self._live = None
             writer.close()
 
-    def _hear(self, request: wire.Request, writer: asyncio.StreamWriter) -> None:
+    def _handle_request(self, request: wire.Request, writer: asyncio.StreamWriter) -> None:
         if request.epoch < self.epoch:
             why = f"epoch {request.epoch} is over: {self.epoch} leads"
             writer.write(framing.pack(wire.Reply(request.id, error=why, code="stale-epoch")))

@@ -25,7 +25,7 @@ class MultiMatch:
                 self._short.append(needle)
         self._numbers = {width: frozenset(starting) for width, starting in self._starting.items() if starting}
 
-    def maybe(self, data: bytes) -> list[bytes]:
+    def candidates(self, data: bytes) -> list[bytes]:
         """Those whose beginning stands somewhere in the data."""
         found = [needle for needle in self._short if needle in data]
         view = memoryview(data)
@@ -39,7 +39,7 @@ class MultiMatch:
         return found
 
 
-def beginning(needle: bytes) -> bytes:
+def lookup_prefix(needle: bytes) -> bytes:
     """What of it is looked up; the whole of a short one."""
     return needle[: next((width for width in _WIDTHS if len(needle) >= width), len(needle))]
 

@@ -26,7 +26,7 @@ _HEADER = struct.Struct("=IHHII")
 _MESSAGE_BYTES = 72  # of struct inet_diag_msg, the inode being its last four
 
 
-class Count:
+class TrafficCounter:
     """Bytes of one worker so far; a connection that was closed keeps its share."""
 
     def __init__(self) -> None:

@@ -30,41 +30,41 @@ class NodeGrid:
 
     def __init__(self, home: Home, config: NodeConfig) -> None:
         self._home, self._config = home, config
-        self._keeper: GridSupervisor | None = None
+        self._supervisor: GridSupervisor | None = None
 
     def admit(self, spec: wire.WorkerSpec, keys: wire.GridKeys) -> dict[str, str]:
         """Let the job's workers in; returns the variables by which they find the grid."""
         if spec.grid_bytes <= 0:
             return {}
-        keeper = self._keeper or self._begin(spec.uid, keys.peers or secrets.token_bytes(32))
+        supervisor = self._supervisor or self._start_supervisor(spec.uid, keys.peers or secrets.token_bytes(32))
         path = self._home.job(spec.job) / f"grid-{self._config.name}.sock"
         key = keys.tenant or secrets.token_bytes(32)
         try:
             job_folders.make(path.parent, 0o711)
             spilled = _SPILLED_TIMES * spec.grid_bytes
-            keeper.admit(Admit(spec.tenant, spec.grid_bytes, key, spec.grid_encrypted, spilled))
-            token = keeper.listen(spec.job, spec.tenant, path, spec.uid)
+            supervisor.admit(Admit(spec.tenant, spec.grid_bytes, key, spec.grid_encrypted, spilled))
+            token = supervisor.listen(spec.job, spec.tenant, path, spec.uid)
         except OSError as error:  # a job without the grid is better than none
             log.error("the grid is not there for %s: %s", spec.job, error)
             return {}
         return {VARIABLE: str(path), TOKEN_VARIABLE: token}
 
-    def _begin(self, uid: int | None, peer_key: bytes) -> GridSupervisor:
+    def _start_supervisor(self, uid: int | None, peer_key: bytes) -> GridSupervisor:
         name = self._config.name
         (self._home.root / "grid").mkdir(mode=0o711, exist_ok=True)
-        self._keeper = keeper = GridSupervisor(
+        self._supervisor = supervisor = GridSupervisor(
             spill(self._home, name), name=f"fl-grid-{name}", log_path=self._home.logs / f"{name}.log",
             uid=None if uid is None else uid // _USERS_EACH * _USERS_EACH + _USERS_EACH - 1,
             peer_path=self._home.run / f"{name}.grid", peer_key=peer_key,
         )  # fmt: skip
-        asyncio.get_running_loop().add_reader(keeper.fileno(), self._guarded, keeper.handle_events)
+        asyncio.get_running_loop().add_reader(supervisor.fileno(), self._guarded, supervisor.handle_events)
         self._check()
-        return keeper
+        return supervisor
 
     def _check(self) -> None:
         """Every second: does it live? Only if somebody asks is it seen that it hangs."""
-        if self._keeper is not None:
-            self._guarded(self._keeper.check)
+        if self._supervisor is not None:
+            self._guarded(self._supervisor.check)
             asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     @staticmethod
@@ -76,29 +76,29 @@ class NodeGrid:
 
     def forget(self, job: str) -> None:
         """The job has no workers here any more."""
-        if self._keeper is not None:
-            self._keeper.forget(job)
+        if self._supervisor is not None:
+            self._supervisor.forget(job)
 
     def discard(self, job: str) -> None:
         """Its state is not needed any more."""
-        if self._keeper is not None:
-            self._keeper.discard(snapshot_label(job))
+        if self._supervisor is not None:
+            self._supervisor.discard(snapshot_label(job))
 
     def drop(self, tenant: str, labels: Iterable[str]) -> None:
         """Nobody will ask for the tenant's blocks of these labels any more."""
-        if self._keeper is not None:
+        if self._supervisor is not None:
             for label in labels:
-                self._keeper.discard(label, tenant)
+                self._supervisor.discard(label, tenant)
 
     def tidy(self, living: Container[str]) -> None:
         """Drop the states of jobs that have no workers here and no note that would lead to them: they are elsewhere."""
-        usage = {} if self._keeper is None else self._keeper.usage
+        usage = {} if self._supervisor is None else self._supervisor.usage
         left = {job for use in usage.values() for label in use.by_label if (job := snapshot_job(label))}
         for job in left:
-            if job not in living and not self._noted(job):
+            if job not in living and not self._has_index(job):
                 self.discard(job)
 
-    def _noted(self, job: str) -> bool:
+    def _has_index(self, job: str) -> bool:
         """Whether this node's memory holds a note of the job's, or of a stage's that trains."""
         memory, node = self._home.memory, self._config.name
         places = (f"{job}/{node}/*.grid", f"*/{node}/snapshots-{job}/{node}/*.grid")
@@ -106,22 +106,22 @@ class NodeGrid:
 
     def tell(self, telemetry: wire.Telemetry) -> wire.Telemetry:
         """With what every tenant has in this node's memory, and under which label."""
-        if self._keeper is None:
+        if self._supervisor is None:
             return telemetry
-        usage = self._keeper.usage
+        usage = self._supervisor.usage
         resident = {f"{tenant}/{label}": size for tenant, use in usage.items() for label, size in use.by_label.items()}
         grid = {
             tenant: wire.GridUsage(use.quota, use.used, use.pinned, use.spilled, use.evictions)
             for tenant, use in usage.items()
         }
-        return msgspec.structs.replace(telemetry, resident=resident, grid=grid, grid_trouble=self._keeper.trouble)
+        return msgspec.structs.replace(telemetry, resident=resident, grid=grid, grid_trouble=self._supervisor.trouble)
 
     def close(self) -> None:
         """End its process, and with it all that it held in memory and on disk."""
-        if self._keeper is not None:
-            asyncio.get_running_loop().remove_reader(self._keeper.fileno())
-            self._keeper.close()
-            self._keeper = None
+        if self._supervisor is not None:
+            asyncio.get_running_loop().remove_reader(self._supervisor.fileno())
+            self._supervisor.close()
+            self._supervisor = None
 
 
 def spill(home: Home, node: str) -> Path:

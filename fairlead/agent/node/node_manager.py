@@ -24,7 +24,7 @@ from fairlead.agent.embedded.node_records import (
     write_record,
 )
 from fairlead.agent.node import cgroups, messages, processes, sockets
-from fairlead.agent.node.code_version import build
+from fairlead.agent.node.code_version import code_digest
 from fairlead.agent.node.device_slots import NoRoom, cards_of, check_room, full_demand, has_room
 from fairlead.agent.node.disk_watch import DiskWatch
 from fairlead.agent.node.fork_bomb_throttle import ForkBombThrottle
@@ -40,8 +40,8 @@ from fairlead.home import Home
 from fairlead.local_wire import PlacedSpec
 
 TELEMETRY_S = 1.0
-LONELY_S = 600.0
-_UNTOLD_S = 86_400.0  # with news that no leader has heard yet
+IDLE_EXIT_S = 600.0
+_IDLE_EXIT_UNACKNOWLEDGED_S = 86_400.0  # with news that no leader has heard yet
 _RELEASE_S = 10.0
 
 log = logging.getLogger("fairlead.node")
@@ -62,7 +62,7 @@ class NodeManager:
         self._end = asyncio.Event()
         self._used_s = time.monotonic()
         self._disk = DiskWatch(self._home.run)
-        self._crowds = ForkBombThrottle()
+        self._throttle = ForkBombThrottle()
         self._grid = NodeGrid(self._home, config)
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class NodeManager:
         self._write_record()
         listener = sockets.listen(socket_path(self._home, self._config.name), socket.SOCK_STREAM)
         server = await asyncio.start_unix_server(self._control.serve, sock=listener)
-        supply = asyncio.create_task(self._line.keep())
+        supply = asyncio.create_task(self._line.run())
         watch = asyncio.create_task(self._watch())
         await self._end.wait()
         watch.cancel()
@@ -103,11 +103,11 @@ class NodeManager:
             for worker in self._workers.values():
                 worker.check_silence(now_s)
             living = [worker for worker in self._workers.values() if worker.phase != "gone"]
-            self._disk.look([worker for worker in living if worker.pid])
-            self._crowds.settle(self._line.group, [worker.group for worker in living])
+            self._disk.check([worker for worker in living if worker.pid])
+            self._throttle.update(self._line.group, [worker.group for worker in living])
             if self._control.connected or living:
                 self._used_s = now_s
-            elif now_s - self._used_s > (_UNTOLD_S if self._outbox else LONELY_S):
+            elif now_s - self._used_s > (_IDLE_EXIT_UNACKNOWLEDGED_S if self._outbox else IDLE_EXIT_S):
                 self._end.set()
             if not record_path(self._home, self._config.name).exists():
                 log.warning("the home of this node was removed")
@@ -162,7 +162,7 @@ class NodeManager:
             variables = body.environment.get(name, {}) | grid | card
             worker.prepare(self._placed(body.worker), variables, body.generation, body.secrets.values)
             self._workers[worker.key] = worker
-        self._submit()
+        self._start_waiting()
         return wire.Reply(number)
 
     def _placed(self, spec: wire.WorkerSpec) -> PlacedSpec:
@@ -171,7 +171,7 @@ class NodeManager:
         given = {name: getattr(spec, name) for name in wire.WorkerSpec.__struct_fields__}
         return PlacedSpec(**given, folder=str(self._home.job(spec.job)), memory_folder=str(memory))
 
-    def _submit(self) -> None:
+    def _start_waiting(self) -> None:
         """Start what waits for a fork server, if there is one, or for those to be gone whose seats it was given."""
         if self._line.hello is None:
             return
@@ -180,7 +180,7 @@ class NodeManager:
                 at_work = [other for other in self._workers.values() if other.started and not other.gone.is_set()]
                 if not has_room(self._config.capacity, at_work, worker.device, worker.demand):
                     for other in at_work:
-                        other.see_out()
+                        other.kill_if_lingering()
                 elif self._line.hello.problem is None:
                     worker.submit()
                 else:
@@ -220,7 +220,7 @@ class NodeManager:
             isolation=isolation(self._config.isolation, None if hello is None else hello.version),
             sequence=self._outbox.last,
             protocol=wire.PROTOCOL,
-            build=build(),
+            build=code_digest(),
         )
 
     # ------------------------------------------------------------ what the fork server says
@@ -229,7 +229,7 @@ class NodeManager:
         match message:
             case messages.Hello():
                 log.info("fork server %d is ready, cgroups v%d", message.pid, message.version)
-                self._submit()
+                self._start_waiting()
             case messages.Started():
                 worker = self._workers.get(message.key)
                 if worker is not None:
@@ -240,16 +240,16 @@ class NodeManager:
             case messages.Ended():
                 worker = self._workers.get(message.key)
                 if worker is not None:
-                    self._spawn(self._bury(worker, message))
+                    self._spawn(self._handle_exit(worker, message))
             case None:
-                self._lost_fork_server()
+                self._handle_fork_server_loss()
         self._write_record()
 
-    async def _bury(self, worker: Worker, end: messages.Ended) -> None:
+    async def _handle_exit(self, worker: Worker, end: messages.Ended) -> None:
         await worker.ended(end)
-        self._submit()
+        self._start_waiting()
 
-    def _lost_fork_server(self) -> None:
+    def _handle_fork_server_loss(self) -> None:
         """Its workers die with it; make sure that nothing they started lives on."""
         log.warning("the fork server is gone")
         self._line.group.kill()  # sandboxes that it was building, too
@@ -265,7 +265,7 @@ class NodeManager:
 
     def _emit(self, worker: Worker, body: wire.FromWorker | wire.Exited) -> bool:
         self._control.push(self._outbox.add(time.time(), worker.job, worker.name, body, time.monotonic()))
-        return not self._outbox.crowded(worker.job, worker.name)
+        return not self._outbox.is_over_limit(worker.job, worker.name)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -306,5 +306,5 @@ def main(config: NodeConfig) -> None:
     if processes.lock(Path(config.home) / "run" / f"{config.name}.lock") is None:
         log.info("%s is alive already", config.name)
         return
-    linux.call_process(f"fl-{config.name}")
+    linux.set_process_name(f"fl-{config.name}")
     asyncio.run(NodeManager(config).run())

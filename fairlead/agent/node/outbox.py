@@ -24,7 +24,7 @@ _decoder = msgspec.msgpack.Decoder(wire.Event)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Kept(NamedTuple):
+class _Stored(NamedTuple):
     """One event, packed."""
 
     key: tuple[str, str]  # job and worker
@@ -33,7 +33,7 @@ class _Kept(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Said:
+class _Backlog:
     """By one worker, and not acknowledged yet."""
 
     events: int = 0
@@ -42,13 +42,13 @@ class _Said:
     other_bytes: int = 0
     heartbeat: int = 0  # the newest event that is nothing but a sign of life
 
-    def count(self, kept: _Kept, times: int) -> None:
+    def count(self, stored: _Stored, times: int) -> None:
         self.events += times
-        self.steps += times * kept.steps
-        if kept.steps:
-            self.history_bytes += times * len(kept.packed)
+        self.steps += times * stored.steps
+        if stored.steps:
+            self.history_bytes += times * len(stored.packed)
         else:
-            self.other_bytes += times * len(kept.packed)
+            self.other_bytes += times * len(stored.packed)
 
 
 class Outbox:
@@ -60,9 +60,9 @@ class Outbox:
     ) -> None:  # fmt: skip
         self._most_steps, self._most_history_bytes = most_steps, most_history_bytes
         self._most_bytes_each = most_bytes_each
-        self._events: dict[int, _Kept] = {}
+        self._events: dict[int, _Stored] = {}
         self._last = 0
-        self._said: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
+        self._backlogs: defaultdict[tuple[str, str], _Backlog] = defaultdict(_Backlog)
 
     def add(
         self, time_s: float, job: str, worker: str, body: wire.FromWorker | wire.Exited, at_s: float = 0.0
@@ -70,12 +70,12 @@ class Outbox:
         """The event to send now; an older sign of life of the same worker that says nothing else is dropped."""
         self._last += 1
         event = wire.Event(sequence=self._last, time_s=time_s, body=body, job=job, worker=worker, at_s=at_s)
-        self._keep(event)
+        self._store(event)
         if isinstance(body, wire.Progress) and not body.steps:
-            said = self._said[job, worker]
-            if said.heartbeat in self._events:
-                self._forget(said.heartbeat)
-            said.heartbeat = self._last
+            backlog = self._backlogs[job, worker]
+            if backlog.heartbeat in self._events:
+                self._forget(backlog.heartbeat)
+            backlog.heartbeat = self._last
         elif isinstance(body, wire.Progress):
             self._thin()
         return event
@@ -88,10 +88,10 @@ class Outbox:
         """The number of the newest event."""
         return self._last
 
-    def crowded(self, job: str, worker: str) -> bool:
+    def is_over_limit(self, job: str, worker: str) -> bool:
         """Whether this worker has said more than is kept of it until it is stored."""
-        said = self._said.get((job, worker))
-        return said is not None and said.other_bytes > self._most_bytes_each
+        backlog = self._backlogs.get((job, worker))
+        return backlog is not None and backlog.other_bytes > self._most_bytes_each
 
     def acknowledge(self, sequence: int) -> None:
         """Forget everything up to this number."""
@@ -102,34 +102,36 @@ class Outbox:
         """What has not been acknowledged, in order."""
         return (_decoder.decode(self._events[number].packed) for number in sorted(self._events))
 
-    def _keep(self, event: wire.Event) -> None:
+    def _store(self, event: wire.Event) -> None:
         steps = len(event.body.steps) if isinstance(event.body, wire.Progress) else 0
-        kept = self._events[event.sequence] = _Kept((event.job, event.worker), _encode(event), steps)
-        self._said[kept.key].count(kept, 1)
+        stored = self._events[event.sequence] = _Stored((event.job, event.worker), _encode(event), steps)
+        self._backlogs[stored.key].count(stored, 1)
 
     def _forget(self, number: int) -> None:
-        kept = self._events.pop(number)
-        said = self._said[kept.key]
-        said.count(kept, -1)
-        if not said.events:
-            del self._said[kept.key]
+        stored = self._events.pop(number)
+        backlog = self._backlogs[stored.key]
+        backlog.count(stored, -1)
+        if not backlog.events:
+            del self._backlogs[stored.key]
 
     def _thin(self) -> None:
         """Halve the resolution of the older half of the longest history when all of them grow too long."""
-        steps = sum(said.steps for said in self._said.values())
-        history_bytes = sum(said.history_bytes for said in self._said.values())
+        steps = sum(backlog.steps for backlog in self._backlogs.values())
+        history_bytes = sum(backlog.history_bytes for backlog in self._backlogs.values())
         if steps <= self._most_steps and history_bytes <= self._most_history_bytes:
             return
-        key = max(self._said, key=lambda key: self._part(self._said[key]))
+        key = max(self._backlogs, key=lambda key: self._part(self._backlogs[key]))
         told = [number for number in sorted(self._events) if (each := self._events[number]).steps and each.key == key]
         for place, number in enumerate(told[: max(2, len(told) // 2)]):
             event = _decoder.decode(self._events[number].packed)
             self._forget(number)
             steps_told = event.body.steps if isinstance(event.body, wire.Progress) else []
-            kept = steps_told[::-2][::-1] if len(steps_told) > 1 else steps_told[place % 2 :]  # of two, the first stays
-            if kept:
-                self._keep(msgspec.structs.replace(event, body=msgspec.structs.replace(event.body, steps=kept)))
+            stored = (
+                steps_told[::-2][::-1] if len(steps_told) > 1 else steps_told[place % 2 :]
+            )  # of two, the first stays
+            if stored:
+                self._store(msgspec.structs.replace(event, body=msgspec.structs.replace(event.body, steps=stored)))
 
-    def _part(self, said: _Said) -> float:
+    def _part(self, backlog: _Backlog) -> float:
         """How much of the room for history a worker takes: whoever takes most is thinned."""
-        return max(said.steps / self._most_steps, said.history_bytes / self._most_history_bytes)
+        return max(backlog.steps / self._most_steps, backlog.history_bytes / self._most_history_bytes)

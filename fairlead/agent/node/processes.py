@@ -64,7 +64,7 @@ def alive(process: Process) -> bool:
     return identify(process.pid) == process
 
 
-def heeds(pid: int, number: int) -> bool:
+def handles_signal(pid: int, number: int) -> bool:
     """Whether this process does something of its own when it gets this signal; one that has ended does nothing."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
@@ -74,7 +74,7 @@ def heeds(pid: int, number: int) -> bool:
     return words["State"].split()[0] not in "ZX" and bool(int(words["SigCgt"], 16) >> (number - 1) & 1)
 
 
-def spent(process: Process) -> bool:
+def has_released_memory(process: Process) -> bool:
     """Whether it has given up its memory and will never run again, though it may wait for others to be reaped."""
     fields = _stat(process.pid)
     return fields is None or int(fields[20]) == 0 or not alive(process)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from fairlead.agent.node.multi_match import MultiMatch, beginning
+from fairlead.agent.node.multi_match import MultiMatch, lookup_prefix
 from fairlead.specs import SHORTEST_SECRET
 
 _SHORTEST_PART = 12  # of a line, or of a core in base64: what is shorter is found by chance
@@ -40,13 +40,15 @@ class Scrubber:
         self._forms = dict(sorted(forms.items(), key=lambda item: -len(item[0])))  # the longest first: parts come last
         self._places = {form: place for place, form in enumerate(self._forms)}
         self._whole = MultiMatch(self._forms)
-        self._halves = {form: half for form, mask in self._forms.items() if (half := _Half.of(form, mask)) is not None}
-        self._parts: dict[bytes, list[_Half]] = {}  # by what must be there of them
+        self._halves = {
+            form: half for form, mask in self._forms.items() if (half := _Partial.of(form, mask)) is not None
+        }
+        self._parts: dict[bytes, list[_Partial]] = {}  # by what must be there of them
         for half in self._halves.values():
             for part in {half.form[: half.need], half.form[-half.need :]}:
                 self._parts.setdefault(part, []).append(half)
         self._half = MultiMatch(self._parts)
-        self._begun_short = {form[:size] for form in self._forms for size in range(1, len(beginning(form)))}
+        self._begun_short = {form[:size] for form in self._forms for size in range(1, len(lookup_prefix(form)))}
         self._longest = max(map(len, forms), default=0)
         self._held = b""  # the end of what was fed, if a secret may begin there
 
@@ -55,21 +57,21 @@ class Scrubber:
 
     def feed(self, data: bytes) -> bytes:
         """What may be written by now; the beginning of a secret waits for its rest."""
-        return self._cut(self._held + data) if self._forms else data
+        return self._replace_complete(self._held + data) if self._forms else data
 
-    def _cut(self, data: bytes) -> bytes:
+    def _replace_complete(self, data: bytes) -> bytes:
         """Replace all that begins before the part that must wait: a secret, or the beginning of a longer one."""
         done: list[bytes] = []
         while True:
-            begins = len(data) - self._begun(data)
+            begins = len(data) - self._pending_bytes(data)
             ready, self._held = data[:begins], data[begins:]
-            for form, mask in self._maybe(data):
+            for form, mask in self._possible_forms(data):
                 ready = ready.replace(form, mask)
                 near = ready[max(0, len(ready) - len(form) + 1) :]
                 across = (near + self._held[: len(form) - 1]).find(form)
                 if across >= 0:  # it ends where another might begin: that other one begins after it, if at all
                     across += len(ready) - len(near)
-                    done += (self._replaced(ready[:across]), mask)
+                    done += (self._replace_forms(ready[:across]), mask)
                     data = self._held[across + len(form) - len(ready) :]
                     break
             else:
@@ -85,32 +87,35 @@ class Scrubber:
     def text(self, text: str) -> str:
         """The text as it may be told: messages are shortened before they get here, in the middle of a secret too."""
         data = text.encode("utf-8", "surrogatepass")
-        return self._cleaned(text, self._maybe(data), self._maybe_halves(data))
+        return self._clean(text, self._possible_forms(data), self._possible_partials(data))
 
     def message(self, message: M) -> M:
         """What a worker says, without secrets in any of its texts; an untouched message is returned as it is."""
         if not self._forms:
             return message
         packed = msgspec.msgpack.encode(message)
-        forms, halves = self._maybe(packed), self._maybe_halves(packed)
+        forms, halves = self._possible_forms(packed), self._possible_partials(packed)
         if (len(forms) + len(halves)) * len(packed) > _MOST_LOOKED_AT:
             raise TooCostly(f"a message of {len(packed)} bytes, full of what looks like secrets")
         forms = [(form, mask) for form, mask in forms if form in packed]
         halves = [half for half in halves if half.within(packed)]
         if not forms and not halves:
             return message
-        return msgspec.convert(self._plain(msgspec.to_builtins(message), forms, halves), type(message))
+        return msgspec.convert(self._clean_value(msgspec.to_builtins(message), forms, halves), type(message))
 
-    def _plain(self, value: object, forms: list[tuple[bytes, bytes]], halves: list[_Half]) -> object:
+    def _clean_value(self, value: object, forms: list[tuple[bytes, bytes]], halves: list[_Partial]) -> object:
         if isinstance(value, str):
-            return self._cleaned(value, forms, halves)
+            return self._clean(value, forms, halves)
         if isinstance(value, dict):
-            return {self._plain(key, forms, halves): self._plain(part, forms, halves) for key, part in value.items()}
+            return {
+                self._clean_value(key, forms, halves): self._clean_value(part, forms, halves)
+                for key, part in value.items()
+            }
         if isinstance(value, list):
-            return [self._plain(part, forms, halves) for part in value]
+            return [self._clean_value(part, forms, halves) for part in value]
         return value
 
-    def _cleaned(self, text: str, forms: list[tuple[bytes, bytes]], halves: list[_Half]) -> str:
+    def _clean(self, text: str, forms: list[tuple[bytes, bytes]], halves: list[_Partial]) -> str:
         data = text.encode("utf-8", "surrogatepass")
         for form, mask in forms:
             data = data.replace(form, mask)
@@ -118,25 +123,27 @@ class Scrubber:
             data = half.replaced(data)
         return data.decode("utf-8", "surrogatepass")
 
-    def _replaced(self, data: bytes) -> bytes:
-        for form, mask in self._maybe(data):
+    def _replace_forms(self, data: bytes) -> bytes:
+        for form, mask in self._possible_forms(data):
             data = data.replace(form, mask)
         return data
 
-    def _maybe(self, data: bytes) -> list[tuple[bytes, bytes]]:
+    def _possible_forms(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """The forms that may be in the data, the longest first."""
-        return [(form, self._forms[form]) for form in sorted(self._whole.maybe(data), key=self._places.__getitem__)]
+        return [
+            (form, self._forms[form]) for form in sorted(self._whole.candidates(data), key=self._places.__getitem__)
+        ]
 
-    def _maybe_halves(self, data: bytes) -> list[_Half]:
-        found = {half.form for part in self._half.maybe(data) for half in self._parts[part]}
+    def _possible_partials(self, data: bytes) -> list[_Partial]:
+        found = {half.form for part in self._half.candidates(data) for half in self._parts[part]}
         return [self._halves[form] for form in sorted(found, key=self._places.__getitem__)]
 
-    def _begun(self, data: bytes) -> int:
+    def _pending_bytes(self, data: bytes) -> int:
         """How many of the last bytes are the beginning of a secret."""
         tail = data[-(self._longest - 1) :] if self._longest > 1 else b""
         most = max((size for size in range(1, min(8, len(tail) + 1)) if tail[-size:] in self._begun_short), default=0)
-        for form in self._whole.maybe(tail):
-            first = beginning(form)
+        for form in self._whole.candidates(tail):
+            first = lookup_prefix(form)
             place = tail.find(first, max(0, len(tail) - len(form) + 1))
             while 0 <= place < len(tail) - most:
                 if form.startswith(tail[place:]):
@@ -147,7 +154,7 @@ class Scrubber:
 
 
 @dataclass(frozen=True, slots=True)
-class _Half:
+class _Partial:
     """So much of a secret that it is not to be told, where the rest was cut off."""
 
     form: bytes
@@ -155,7 +162,7 @@ class _Half:
     need: int
 
     @classmethod
-    def of(cls, form: bytes, mask: bytes) -> _Half | None:
+    def of(cls, form: bytes, mask: bytes) -> _Partial | None:
         need = max(_SHORTEST_PART, (len(form) + 1) // 2)
         while need < len(form) and form[need] & 0xC0 == 0x80:  # not within a letter
             need += 1

@@ -46,8 +46,8 @@ Emit = Callable[["Worker", wire.FromWorker | wire.Exited], bool]
 class Line(Protocol):
     """The fork server, as far as a worker needs it."""
 
-    def pack(self, birth: WorkerBootstrap) -> StartMessage: ...
-    def start(self, parcel: StartMessage, channel: int, output: int) -> None: ...
+    def pack(self, bootstrap: WorkerBootstrap) -> StartMessage: ...
+    def start(self, message: StartMessage, channel: int, output: int) -> None: ...
     def kill(self, key: str, number: int) -> None: ...
 
 
@@ -63,19 +63,19 @@ class Worker:
         self.group = cgroups.Group(0)
         self.gone = asyncio.Event()
         self._line, self._emit = line, emit
-        self._birth: WorkerBootstrap | None = None
+        self._bootstrap: WorkerBootstrap | None = None
         self._submitted = False
         self._channel: asyncio.Task[None] | None = None
         self._output: LogPump | None = None
         self._scrubber = Scrubber({})
-        self._words = WorkerStream(self._scrubber)
+        self._stream = WorkerStream(self._scrubber)
         self._writer: asyncio.StreamWriter | None = None
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
         self._detail = ""
-        self._leaving = self._heeds = self._raised = self._ending = self._hurried = False
+        self._leaving = self._handles_sigterm = self._raised = self._ending = self._kill_scheduled = False
         self._finished_s: float | None = None  # when it said so
-        self._heard_s: float | None = None  # since it trains
+        self._last_message_s: float | None = None  # since it trains
         self._step_s = 0.0
 
     @property
@@ -93,12 +93,12 @@ class Worker:
 
     @property
     def _command(self) -> bool:
-        return self._birth is not None and self._birth.spec.command is not None
+        return self._bootstrap is not None and self._bootstrap.spec.command is not None
 
     @property
     def spec(self) -> PlacedSpec | None:
         """What it was started as; None before that."""
-        return None if self._birth is None else self._birth.spec
+        return None if self._bootstrap is None else self._bootstrap.spec
 
     def pids(self) -> set[int]:
         """All its processes."""
@@ -115,25 +115,25 @@ class Worker:
     ) -> None:
         """It is to be started as soon as there is a fork server."""
         self._scrubber = Scrubber(secrets)
-        self._words = WorkerStream(self._scrubber)
+        self._stream = WorkerStream(self._scrubber)
         granted = msgspec.structs.replace(spec, cpu=spec.cpu or self.demand.get("cpu", 1.0))  # unasked: its slot's part
-        self._birth = WorkerBootstrap(self.name, self.device, granted, {**secrets, **environment})
+        self._bootstrap = WorkerBootstrap(self.name, self.device, granted, {**secrets, **environment})
         self.generation = generation
 
     def submit(self) -> None:
         """Have it forked now."""
-        assert self._birth is not None
-        spec = self._birth.spec
+        assert self._bootstrap is not None
+        spec = self._bootstrap.spec
         self._submitted = True
         try:
             with contextlib.ExitStack() as undone:
                 target = LogFile(job_folders.logs(spec), self.name, spec.log_bytes)
                 undone.callback(target.close)
                 disk_usage.check_reserve(job_folders.logs(spec))
-                parcel = self._line.pack(self._birth)
+                message = self._line.pack(self._bootstrap)
                 undone.pop_all()
         except CannotStart as error:
-            self._say(wire.Raised(error=str(error), permanent=True))
+            self._emit_for_worker(wire.Raised(error=str(error), permanent=True))
             self._end(wire.Exited(code=None))
             return
         except OSError as error:
@@ -142,53 +142,53 @@ class Worker:
             return
         source, sink = make_pipe(spec.uid)
         ours, theirs = socket.socketpair()
-        with theirs, os.fdopen(sink, "wb"), contextlib.closing(parcel):
-            self._channel = asyncio.create_task(self._converse(ours))
+        with theirs, os.fdopen(sink, "wb"), contextlib.closing(message):
+            self._channel = asyncio.create_task(self._read_channel(ours))
             self._output = LogPump(source, target, self._scrubber)
-            self._line.start(parcel, theirs.fileno(), sink)
-        self._birth = msgspec.structs.replace(self._birth, environment={})  # what is secret in it is not kept
+            self._line.start(message, theirs.fileno(), sink)
+        self._bootstrap = msgspec.structs.replace(self._bootstrap, environment={})  # what is secret in it is not kept
 
     # ------------------------------------------------------------ words
 
-    async def _converse(self, channel: socket.socket) -> None:
+    async def _read_channel(self, channel: socket.socket) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=channel)
         if not self._command:
             self._writer.write(b"".join(map(framing.pack, self._unsent)))
         try:
             while data := await reader.read(1 << 16):
-                async for message in self._words.heard(data):
-                    self._hear(message)
-                await self._words.rest()
+                async for message in self._stream.messages(data):
+                    self._handle_message(message)
+                await self._stream.throttle()
         except ConnectionResetError:
             pass
         except ValueError as error:  # the tenant's code has the other end: do not trust it
-            self._say(wire.Raised(error=f"the worker talks nonsense: {error}"))
+            self._emit_for_worker(wire.Raised(error=f"the worker talks nonsense: {error}"))
             self._line.kill(self.key, signal.SIGKILL)
         finally:
             self._writer.close()
         if self._command and not self._raised:
-            self._say(wire.Ready())
+            self._emit_for_worker(wire.Ready())
             early, self._unsent = self._unsent, []
             for waiting in early:
                 self.tell(waiting)
 
-    def _hear(self, message: wire.FromWorker) -> None:
+    def _handle_message(self, message: wire.FromWorker) -> None:
         if isinstance(message, wire.Progress):
-            self._heard_s = time.monotonic()
+            self._last_message_s = time.monotonic()
             self._step_s = silence.usual_step_s(self._step_s, message.step_s)
-        elif self._heard_s is not None:
-            self._heard_s = time.monotonic()
+        elif self._last_message_s is not None:
+            self._last_message_s = time.monotonic()
         if isinstance(message, wire.Joined):
             self.generation = message.generation
-            self._heard_s = None  # loading may take its time; the clock runs from the first step
-        if not self._pass_on(message):
+            self._last_message_s = None  # loading may take its time; the clock runs from the first step
+        if not self._emit_message(message):
             raise ValueError("more than the platform keeps of what nobody has stored yet")
 
-    def _say(self, message: wire.FromWorker) -> None:
+    def _emit_for_worker(self, message: wire.FromWorker) -> None:
         """For the worker, by the platform."""
-        self._pass_on(self._scrubber.message(message))
+        self._emit_message(self._scrubber.message(message))
 
-    def _pass_on(self, message: wire.FromWorker) -> bool:
+    def _emit_message(self, message: wire.FromWorker) -> bool:
         if isinstance(message, wire.Raised) and message.no_room and self.phase == "starting":
             self._cause, self._detail, self._raised = self._cause or "no-room", message.error, True
             return True
@@ -211,16 +211,16 @@ class Worker:
                 self._writer.write(framing.pack(message))
         elif isinstance(message, wire.Join):
             self.generation = message.generation
-            self._say(wire.Joined(generation=message.generation, step=0))
+            self._emit_for_worker(wire.Joined(generation=message.generation, step=0))
         elif not self._leaving:
-            self._leaving, self._heeds = True, processes.heeds(self.pid, signal.SIGTERM)
+            self._leaving, self._handles_sigterm = True, processes.handles_signal(self.pid, signal.SIGTERM)
             self.stop(LEAVE_GRACE_S)
 
     def _placed(self, join: wire.Join) -> wire.Join:
         """The call with the file of this machine at which the ranks meet."""
-        if not join.rendezvous or self._birth is None:
+        if not join.rendezvous or self._bootstrap is None:
             return join
-        return placed_join(join, Path(self._birth.spec.folder))
+        return placed_join(join, Path(self._bootstrap.spec.folder))
 
     # ------------------------------------------------------------ end
 
@@ -237,10 +237,10 @@ class Worker:
             self._line.kill(self.key, signal.SIGTERM)
             asyncio.get_running_loop().call_later(grace_s, self._kill_if_alive)
 
-    def see_out(self) -> None:
+    def kill_if_lingering(self) -> None:
         """Somebody waits for its seat: what it said was its last word, so it is not left the time to linger."""
-        if self.finished and not self._hurried:
-            self._hurried = True
+        if self.finished and not self._kill_scheduled:
+            self._kill_scheduled = True
             asyncio.get_running_loop().call_later(LINGER_S, self._kill_if_alive)
 
     def _kill_if_alive(self) -> None:
@@ -249,13 +249,16 @@ class Worker:
 
     def check_silence(self, now_s: float) -> None:
         """Kill it when it trained and then has said nothing for too long."""
-        if self.phase != "joined" or self._heard_s is None or self._birth is None or self._cause:
+        if self.phase != "joined" or self._last_message_s is None or self._bootstrap is None or self._cause:
             return
-        if now_s - self._heard_s > silence.limit_s(self._step_s, self._birth.spec.silence_s) + SILENCE_GRACE_S:
+        if (
+            now_s - self._last_message_s
+            > silence.limit_s(self._step_s, self._bootstrap.spec.silence_s) + SILENCE_GRACE_S
+        ):
             self._cause = "silent"
             self._line.kill(self.key, signal.SIGKILL)
 
-    def overstep(self, cause: str, detail: str) -> None:
+    def kill_over_limit(self, cause: str, detail: str) -> None:
         """Kill it because it took more than it was given."""
         if self._submitted and self._cause is None and not self.gone.is_set():
             self._cause, self._detail = cause, self._scrubber.text(detail)  # names of its files may be in it
@@ -273,31 +276,31 @@ class Worker:
         if end.out_of_memory and self._cause not in ("silent", "disk-full"):
             self._cause = "out-of-memory"
         if self._channel is not None and self._output is not None:
-            last_line = self._obituary(end.signal)
-            await asyncio.gather(self._last_words(self._channel), self._output.finish(_DRAIN_S, last_line))
-        by_itself = self._cause is None or (self._cause == "stopped" and self._leaving and not self._heeds)
+            last_line = self._closing_log_line(end.signal)
+            await asyncio.gather(self._drain_channel(self._channel), self._output.finish(_DRAIN_S, last_line))
+        by_itself = self._cause is None or (self._cause == "stopped" and self._leaving and not self._handles_sigterm)
         if self._command and end.code == 0 and by_itself:
-            self._say(wire.Finished(generation=self.generation, step=0))
+            self._emit_for_worker(wire.Finished(generation=self.generation, step=0))
         elif self._command and self._leaving:
-            self._say(wire.Left(generation=self.generation, step=0))
+            self._emit_for_worker(wire.Left(generation=self.generation, step=0))
         self._end(wire.Exited(end.code, end.signal, self._cause, self._detail, end.cpu_s))
 
-    async def _last_words(self, channel: asyncio.Task[None]) -> None:
+    async def _drain_channel(self, channel: asyncio.Task[None]) -> None:
         """A long one that it said right before is not cut off; a stray that holds the line open is not waited for."""
-        self._words.hurry()
+        self._stream.stop_throttling()
         deadline_s = time.monotonic() + _READ_S
         await asyncio.wait([channel], timeout=_DRAIN_S)
-        while not channel.done() and self._words.reading and time.monotonic() < deadline_s:
+        while not channel.done() and self._stream.reading and time.monotonic() < deadline_s:
             await asyncio.wait([channel], timeout=0.1)
         channel.cancel()
 
-    def _obituary(self, number: int | None) -> str | None:
+    def _closing_log_line(self, number: int | None) -> str | None:
         """What its log says last, if it is the platform that knows why it ended, or the signal that ended it."""
         match self._cause:
             case None if number is not None:
                 return f"ended by {_signal_name(number)}"
             case "out-of-memory":
-                asked = None if self._birth is None else self._birth.spec.memory_bytes
+                asked = None if self._bootstrap is None else self._bootstrap.spec.memory_bytes
                 limit = (
                     f"the {shown_size(asked)} that were asked for"
                     if asked

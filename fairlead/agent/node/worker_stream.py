@@ -47,10 +47,10 @@ class WorkerStream:
         self._busy = _Allowance(_MOST_BUSY, _BUSY_BURST_S)
         self._owed_s = 0.0
         self._said = (0, 0)  # in this second
-        self._hurry = asyncio.Event()
+        self._unthrottled = asyncio.Event()
         self.reading = False  # some of its words are being taken apart
 
-    async def heard(self, data: bytes) -> AsyncIterator[wire.FromWorker]:
+    async def messages(self, data: bytes) -> AsyncIterator[wire.FromWorker]:
         """What it said, without its secrets; raises ValueError when it talks nonsense or too much."""
         wait_s = self._bytes.spend(len(data))
         for packed in self._frames.feed(data):
@@ -62,14 +62,14 @@ class WorkerStream:
 
     async def _read(self, packed: bytes) -> tuple[wire.FromWorker, float]:
         if len(packed) <= _SHORT:
-            return self._taken_apart(packed)
+            return self._decode(packed)
         self.reading = True
         try:
-            return await asyncio.get_running_loop().run_in_executor(_reader, self._taken_apart, packed)
+            return await asyncio.get_running_loop().run_in_executor(_reader, self._decode, packed)
         finally:
             self.reading = False
 
-    def _taken_apart(self, packed: bytes) -> tuple[wire.FromWorker, float]:
+    def _decode(self, packed: bytes) -> tuple[wire.FromWorker, float]:
         begun_s = time.thread_time()
         message = _decoder.decode(packed)
         check_values(message)
@@ -87,16 +87,16 @@ class WorkerStream:
         if self._said[1] > _MOST_WORDS_PER_S:
             raise ValueError(f"more than {_MOST_WORDS_PER_S} messages in a second")
 
-    async def rest(self) -> None:
+    async def throttle(self) -> None:
         """Wait as long as what was heard has to cost; not when the worker has ended, and little is left."""
         if self._owed_s > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._owed_s):
-                    await self._hurry.wait()
+                    await self._unthrottled.wait()
 
-    def hurry(self) -> None:
+    def stop_throttling(self) -> None:
         """The worker has ended: what is still on its line is heard at once."""
-        self._hurry.set()
+        self._unthrottled.set()
 
 
 def check_values(message: msgspec.Struct) -> None:

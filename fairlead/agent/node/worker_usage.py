@@ -21,7 +21,7 @@ class Meter:
         self._cpu = cpu
         self._read_s = time.monotonic()
         self._before: dict[str, float] = {}
-        self._traffic: dict[str, network_usage.Count] = {}
+        self._traffic: dict[str, network_usage.TrafficCounter] = {}
         self._sensors = Sensors.of(node)
 
     def read(self, workers: Iterable[Worker], *, warm: bool) -> wire.Telemetry:
@@ -44,7 +44,7 @@ class Meter:
             cpu_s, memory = worker.group.cpu_s(), worker.group.memory_bytes()
         else:
             cpu_s, memory = _of_processes(pids)
-        count = self._traffic.setdefault(worker.key, network_usage.Count())
+        count = self._traffic.setdefault(worker.key, network_usage.TrafficCounter())
         count.update(pids, bytes_by_inode)
         return wire.WorkerUsage(worker.job, worker.name, cpu_s, memory, count.total)
 

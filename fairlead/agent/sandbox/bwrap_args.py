@@ -39,7 +39,7 @@ class View:
     """What bubblewrap builds for one worker."""
 
     arguments: bytes  # as bubblewrap reads them from a file
-    apart: bool  # without the job's own folders, which are attached later
+    mounts_later: bool  # without the job's own folders, which are attached later
     frame: str  # alike for all views that are the same but for those folders; empty: for this job alone
 
 
@@ -78,21 +78,21 @@ def view(spec: PlacedSpec, home: Home, node_memory_bytes: int) -> View:
     words = [*base(), *own_network(spec.network), "--size", str(shared_bytes), "--tmpfs", "/dev/shm"]
     words += ["--ro-bind", str(etc(home, spec)), "/etc"]
     seen = outermost([*pythons(), *granted, *virtual_environment(spec, granted, (home.root, home.memory))])
-    apart = attached_later(seen)
-    words += ["--dir", "/tmp"] if apart else ["--bind", str(folder / "tmp"), "/tmp"]
+    mounts_later = job_mounted_later(seen)
+    words += ["--dir", "/tmp"] if mounts_later else ["--bind", str(folder / "tmp"), "/tmp"]
     words += ["--symlink", "/tmp", "/var/tmp", *reading(map(str, seen))]
     for hidden in {home.root.absolute(), Path(os.path.realpath(home.root))}:
         if any(place in hidden.parents for place in seen):
             words += ["--perms", "0755", "--tmpfs", str(hidden)]
-    words += [] if apart else _job(folder, Path(spec.memory_folder).parent)
-    words += ["--remount-ro", "/dev", *([] if apart else ["--remount-ro", "/"])]
+    words += [] if mounts_later else _job(folder, Path(spec.memory_folder).parent)
+    words += ["--remount-ro", "/dev", *([] if mounts_later else ["--remount-ro", "/"])]
     arguments = b"\0".join(word.encode() for word in words) + b"\0"
-    return View(arguments, apart, _frame(spec, arguments, seen) if apart and spec.venv is None else "")
+    return View(arguments, mounts_later, _frame(spec, arguments, seen) if mounts_later and spec.venv is None else "")
 
 
-def attached_later(seen: Iterable[Path]) -> bool:
+def job_mounted_later(seen: Iterable[Path]) -> bool:
     """Whether the job's own folders are put into a sandbox that stands; its /tmp would hide what is seen in there."""
-    return os.geteuid() == 0 and linux.can_attach() and not any(Path("/tmp") in place.parents for place in seen)
+    return os.geteuid() == 0 and linux.can_move_mounts() and not any(Path("/tmp") in place.parents for place in seen)
 
 
 def _frame(spec: PlacedSpec, arguments: bytes, seen: Iterable[Path]) -> str:
@@ -137,7 +137,7 @@ def closed(granted: Iterable[Path]) -> list[str]:
     Through links no way is opened: whoever may change the link would choose where it leads.
     """
     plain = [folder for folder in granted if os.path.realpath(folder) == str(folder)]
-    return [str(folder) for folder in plain if tenant_access.barrier(folder) is not None]
+    return [str(folder) for folder in plain if tenant_access.closed_ancestor(folder) is not None]
 
 
 # ---------------------------------------------------------------- a job's own Python
@@ -164,7 +164,7 @@ def virtual_environment(spec: PlacedSpec, granted: Sequence[Path], kept: Sequenc
         raise CannotStart(f"venv: {named} is not a virtual environment on this machine; {help_}") from None
     if not _inside(place, granted) and owner not in (0, os.geteuid()):
         raise CannotStart(f"venv: {named} belongs to neither the platform nor a folder granted to the tenant; {help_}")
-    if not _inside(place, [*granted, *pythons()]) and tenant_access.barrier(place) is not None:
+    if not _inside(place, [*granted, *pythons()]) and tenant_access.closed_ancestor(place) is not None:
         raise CannotStart(f"venv: {named} lies in a folder that is closed to the job's own user; {help_}")
     fields = dict(line.split("=", 1) for line in config.splitlines() if "=" in line)
     home = {name.strip(): value.strip() for name, value in fields.items()}.get("home", "")
@@ -175,12 +175,12 @@ def virtual_environment(spec: PlacedSpec, granted: Sequence[Path], kept: Sequenc
         return [named]  # seen with the folder that was granted
     if named != place:
         raise CannotStart(f"venv: {named} leads through a link; name the folder itself, or {help_}")
-    if _inside(place, kept) or not _settled(place):
+    if _inside(place, kept) or not _is_protected(place):
         raise CannotStart(f"venv: {named} lies where another could be put in its place; {help_}")
     return [place]
 
 
-def _settled(place: Path) -> bool:
+def _is_protected(place: Path) -> bool:
     """Whether nobody but root and the platform's user can change what this path leads to."""
     found = [folder.stat() for folder in (place, *place.parents)]
     return all(

@@ -18,7 +18,7 @@ from fairlead.agent.embedded.node_records import living_nodes
 from fairlead.agent.node import job_folders, processes
 from fairlead.agent.sandbox import bwrap_args, job_mounts, linux, sandbox, seccomp, tenant_access
 from fairlead.agent.zygote import sandbox_entry
-from fairlead.agent.zygote.start_message import letter
+from fairlead.agent.zygote.start_message import memory_file
 from fairlead.home import Home
 
 LEVELS = ("sandbox", "user", "none")
@@ -77,11 +77,11 @@ def _try(home: Path) -> str | None:
         tenant_access.make_reachable(tenant_access.needed(home))
     uid = _NOBODY if root else None
     seen = bwrap_args.outermost(bwrap_args.pythons())
-    places, later = [str(path) for path in seen], bwrap_args.attached_later(seen)
+    places, later = [str(path) for path in seen], bwrap_args.job_mounted_later(seen)
     words = [*bwrap_args.base(), *bwrap_args.own_network(), *bwrap_args.reading(places)]
     words += ["--dir", "/tmp"] if later else ["--remount-ro", "/"]
     with _in_fresh_network() if root else contextlib.nullcontext():
-        box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid)
+        box = sandbox.Sandbox(memory_file("\0".join([*words, ""]).encode()), uid)
     if not box.wait(_BUILD_S):
         return "bubblewrap does not get ready"
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=home) as folder:
@@ -97,8 +97,8 @@ def _ask_inside(
     child = sandbox.fork_into(namespaces)
     if child == 0:
         try:
-            luggage = job_mounts.pack(str(folder), str(folder)) if later else None
-            sandbox_entry.enter_sandbox(namespaces, uid, luggage)
+            mounts = job_mounts.pack(str(folder), str(folder)) if later else None
+            sandbox_entry.enter_sandbox(namespaces, uid, mounts)
             hidden = [place for place in places if not os.access(place, os.R_OK | os.X_OK)]
             answer = f"Python in {hidden[0]} cannot be read inside" if hidden else ""
         except (OSError, sandbox_entry.StillPrivileged) as error:
@@ -123,15 +123,15 @@ def help_for(wanted: str) -> str:
 
 @contextlib.contextmanager
 def _in_fresh_network() -> Iterator[None]:
-    network = gang_network.fresh()
+    network = gang_network.create_network()
     try:
-        with gang_network.inside(network):
+        with gang_network.entered(network):
             yield
     finally:
         os.close(network)
 
 
-def own_all_to_come(home: Home) -> None:
+def own_child_namespaces(home: Home) -> None:
     """Without root: let this process own the namespaces that its children build, if the machine allows it.
 
     All fork servers must be of one user namespace, so that each can enter the network of a gang that another has made:
@@ -144,7 +144,7 @@ def own_all_to_come(home: Home) -> None:
             with contextlib.suppress(OSError):  # of a host that could not do so either
                 theirs = os.open(f"/proc/{record.fork_server.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
                 linux.enter(theirs, linux.CLONE_NEWUSER)
-                linux.own_proc_entries()
+                linux.allow_proc_access()
                 os.close(theirs)
                 return
     if in_child(linux.own_user_namespace) is None:

@@ -30,7 +30,7 @@ class JobMounts:
         for tree, target in self.trees:
             with _acting_as(uid):  # nobody else can make a folder in a tenant's own file system
                 place = _way(target)
-            linux.attach(tree, place)
+            linux.move_mount(tree, place)
             os.close(place)
         self._cover_logs()
         self.close()
@@ -51,7 +51,7 @@ class JobMounts:
 def pack(folder: str, memory: str) -> JobMounts:
     """Take along the job's folder, its /tmp and its memory; call it where they can be seen, as root."""
     sources = ((str(Path(folder) / "tmp"), "/tmp"), (folder, folder), (memory, memory))
-    trees = tuple((linux.detached(source), target) for source, target in sources)
+    trees = tuple((linux.clone_mount(source), target) for source, target in sources)
     return JobMounts(trees, trees[1][0])
 
 

@@ -50,12 +50,12 @@ def no_new_privileges() -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "PR_SET_NO_NEW_PRIVS")
 
 
-def own_proc_entries() -> None:
+def allow_proc_access() -> None:
     """Give /proc/self back to a process that changed its user (the kernel hands it to root)."""
     _prctl(_PR_SET_DUMPABLE, 1, "PR_SET_DUMPABLE")
 
 
-def close_proc_entries() -> None:
+def forbid_proc_access() -> None:
     """Let no other process of the same user look into or trace this one, until it owns its entries again."""
     _prctl(_PR_SET_DUMPABLE, 0, "PR_SET_DUMPABLE")
 
@@ -65,18 +65,18 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
 
 
-def call_process(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Give the process a name of its own in ``ps`` and ``top`` (15 bytes are shown): forks look all alike otherwise."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _check(_libc.prctl(_PR_SET_NAME, text, 0, 0, 0), "PR_SET_NAME")
 
 
-def gather_timers(nanoseconds: int) -> None:
+def set_timer_slack(nanoseconds: int) -> None:
     """Let the kernel wake this process, and all that it starts, up to this much late, so that many wake at once."""
     _prctl(PR_SET_TIMERSLACK, nanoseconds, "PR_SET_TIMERSLACK")
 
 
-def private_mounts() -> None:
+def unshare_mounts() -> None:
     """Give this process mounts of its own: what it mounts, nobody outside sees."""
     unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
@@ -87,7 +87,7 @@ def mount(source: str, target: str, *, kind: str | None = None, flags: int = 0, 
     _check(_libc.mount(*arguments, ctypes.c_ulong(flags), None if data is None else data.encode()), f"mount {target}")
 
 
-def detached(folder: str) -> int:
+def clone_mount(folder: str) -> int:
     """The folder as a mount of its own that is nowhere yet, without devices and set-user-id: a descriptor of it."""
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW)
     tree = int(_libc.syscall(_OPEN_TREE, _AT_FDCWD, folder.encode(), flags))
@@ -101,17 +101,17 @@ def detached(folder: str) -> int:
     return tree
 
 
-def attach(tree: int, place: int) -> None:
+def move_mount(tree: int, place: int) -> None:
     """Mount what was detached, perhaps in another mount namespace, on the folder behind this descriptor."""
     flags = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
     _check(_libc.syscall(_MOVE_MOUNT, tree, b"", place, b"", ctypes.c_uint(flags)), "move_mount")
 
 
 @functools.cache
-def can_attach() -> bool:
+def can_move_mounts() -> bool:
     """Whether this kernel, and this process's rights, allow the two above."""
     try:
-        os.close(detached("/"))
+        os.close(clone_mount("/"))
     except OSError:
         return False
     return True
@@ -153,7 +153,7 @@ def own_user_namespace() -> None:
     """Go into a fresh user namespace as the same user as before: its owner, with all capabilities in it."""
     uid, gid = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER)
-    own_proc_entries()
+    allow_proc_access()
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         Path("/proc/self", name).write_text(text)
 
@@ -165,7 +165,7 @@ def filter_calls(program: bytes) -> None:
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(whole), 0, 0), "PR_SET_SECCOMP")
 
 
-def raise_loopback() -> None:
+def bring_up_loopback() -> None:
     """Bring up ``lo`` in the present network namespace: a fresh one has nothing else."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         (flags,) = struct.unpack_from("=16xh", fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("=16sh22x", b"lo", 0)))

@@ -55,5 +55,5 @@ class Limits:
         """On the calling process and all that it starts, for good."""
         for kind, number in self.numbers().items():
             resource.setrlimit(kind, (number, number))
-        linux.gather_timers(_TIMERS_TOGETHER_NS)
+        linux.set_timer_slack(_TIMERS_TOGETHER_NS)
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # whoever wakes up does not push others aside

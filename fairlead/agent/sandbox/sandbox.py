@@ -48,7 +48,7 @@ class Namespaces:
             raise
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it has every wall that may never be missing."""
         walls = {linux.CLONE_NEWNS, linux.CLONE_NEWIPC, linux.CLONE_NEWUTS, linux.CLONE_NEWUSER}
         apart = not _same(f"/proc/self/fd/{self.processes}", "/proc/self/ns/pid")
@@ -107,7 +107,9 @@ class Sandbox:
         self.init = init = int(msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"])
         self._init = os.pidfd_open(init)
         found = Namespaces(init)
-        if _parent(init) != self.pid or not found.whole:  # it died, and its number was given away before we looked
+        if (
+            _parent(init) != self.pid or not found.is_complete
+        ):  # it died, and its number was given away before we looked
             found.close()
             raise NotBuilt("its first process ended at once, or shares a namespace with the platform")
         return found

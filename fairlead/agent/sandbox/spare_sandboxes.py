@@ -36,7 +36,7 @@ class SpareSandboxes:
         self._kinds: dict[str, _Kind] = {}  # by frame, the one used last at the end
 
     @property
-    def wanting(self) -> bool:
+    def needs_build(self) -> bool:
         """Whether one is to be built as soon as it is quiet."""
         return any(len(kind.built) < kind.wanted for kind in self._kinds.values())
 
@@ -53,7 +53,7 @@ class SpareSandboxes:
                 sandbox.end()
         return None
 
-    def note(self, start: Start, arguments: int, living: Collection[str]) -> None:
+    def record_start(self, start: Start, arguments: int, living: Collection[str]) -> None:
         """A worker of this kind starts: there may be more to come, as many at once as now (living: their frames)."""
         if not start.frame:
             return

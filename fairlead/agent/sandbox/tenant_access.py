@@ -30,7 +30,7 @@ def needed(home: Path | None) -> list[Path]:
     return sorted(set(both), key=lambda path: (len(path.parts), path))
 
 
-def barrier(path: Path) -> Path | None:
+def closed_ancestor(path: Path) -> Path | None:
     """The first folder on the way to the path that strangers may not pass through."""
     for ancestor in reversed(path.parents):
         if not ancestor.stat().st_mode & 0o001:
@@ -40,11 +40,11 @@ def barrier(path: Path) -> Path | None:
 
 def make_reachable(paths: Sequence[Path]) -> None:
     """Cover every barrier in a mount namespace of our own; raises ``OSError`` with one line when that cannot be."""
-    if all(barrier(path) is None for path in paths):
+    if all(closed_ancestor(path) is None for path in paths):
         return
-    linux.private_mounts()
+    linux.unshare_mounts()
     for _ in range(_ROUNDS):
-        closed = next((found for path in paths if (found := barrier(path)) is not None), None)
+        closed = next((found for path in paths if (found := closed_ancestor(path)) is not None), None)
         if closed is None:
             return
         _cover(closed, [path for path in paths if closed in path.parents])

@@ -31,7 +31,7 @@ from fairlead.agent.sandbox import linux, tenant_access
 from fairlead.agent.sandbox.rlimits import Limits, process_limit
 from fairlead.agent.sandbox.sandbox import Namespaces, NotBuilt, Sandbox, fork_into
 from fairlead.agent.sandbox.spare_sandboxes import SpareSandboxes
-from fairlead.agent.zygote.worker_bootstrap import Files, PreparedWorker, be_born
+from fairlead.agent.zygote.worker_bootstrap import Files, PreparedWorker, become_worker
 from fairlead.home import Home
 
 _TICK_MS = 1000
@@ -52,7 +52,7 @@ class _Child:
 
 
 @dataclass(slots=True)
-class _Unborn:
+class _Pending:
     """A worker whose sandbox is being built."""
 
     start: Start
@@ -70,7 +70,7 @@ class ForkServer:
         self._config = config
         self._home = Home(Path(config.home))
         self._children: dict[str, _Child] = {}
-        self._unborn: dict[str, _Unborn] = {}
+        self._pending: dict[str, _Pending] = {}
         self._spares = SpareSandboxes(self._build)
         self._empty: list[cgroups.Group] = []  # to be removed when the last process has left
         self._group = cgroups.Group(0)
@@ -80,12 +80,12 @@ class ForkServer:
     def serve(self) -> None:
         """Fork and reap until the node manager is gone."""
         linux.adopt_orphans()
-        linux.call_process(f"fl-fork-{self._config.name}")
-        self._send(self._settle())
-        while self._node.fileno() not in (ready := self._ready()) or self._hear():
-            self._admit(ready)
+        linux.set_process_name(f"fl-fork-{self._config.name}")
+        self._send(self._set_up())
+        while self._node.fileno() not in (ready := self._ready()) or self._handle_message():
+            self._start_ready(ready)
             self._reap()
-            self._look_ahead(quiet=not ready and not self._unborn)
+            self._build_spares(quiet=not ready and not self._pending)
             self._empty = [group for group in self._empty if not _removed(group)]
         self._end()
 
@@ -95,18 +95,18 @@ class ForkServer:
         poller.register(self._node.fileno(), select.POLLIN)
         for child in self._children.values():
             poller.register(child.watch, select.POLLIN)
-        for unborn in self._unborn.values():
-            poller.register(unborn.sandbox.ready, select.POLLIN)
-        patience_ms = _QUIET_MS if self._spares.wanting else _TICK_MS
+        for pending in self._pending.values():
+            poller.register(pending.sandbox.ready, select.POLLIN)
+        patience_ms = _QUIET_MS if self._spares.needs_build else _TICK_MS
         return {descriptor for descriptor, _ in poller.poll(_EMPTY_MS if self._empty else patience_ms)}
 
-    def _look_ahead(self, *, quiet: bool) -> None:
+    def _build_spares(self, *, quiet: bool) -> None:
         """Have sandboxes ready for starts to come, in no start's way."""
         self._spares.forget_old()
-        if quiet and self._spares.wanting:
+        if quiet and self._spares.needs_build:
             self._spares.build_one()
 
-    def _settle(self) -> Hello:
+    def _set_up(self) -> Hello:
         """Get mounts and limits right before the first worker comes."""
         problem = None
         try:
@@ -116,7 +116,7 @@ class ForkServer:
                 tenant_access.make_reachable(tenant_access.needed(self._home.root))
         except OSError as error:
             problem = f"Python cannot be made reachable for the tenants' users: {error}"
-        self._group = cgroups.usable(self._config.tag, self._config.name, self._config.capacity)
+        self._group = cgroups.create_node_group(self._config.tag, self._config.name, self._config.capacity)
         self._group.kill()  # what a fork server before this one has left
         return Hello(os.getpid(), self._group.version, [str(folder) for folder in self._group.folders], problem)
 
@@ -124,7 +124,7 @@ class ForkServer:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen as the end of the next read
             sockets.send_packet(self._node, msgspec.json.encode(message))
 
-    def _hear(self) -> bool:
+    def _handle_message(self) -> bool:
         data, descriptors = sockets.receive_packet(self._node)
         if not data:
             return False
@@ -136,11 +136,11 @@ class ForkServer:
         return True
 
     def _kill(self, message: Kill) -> None:
-        child, unborn = self._children.get(message.key), self._unborn.get(message.key)
+        child, pending = self._children.get(message.key), self._pending.get(message.key)
         if child is not None:
             _signal(child, message.signal)
-        elif unborn is not None:
-            self._give_up(unborn, Ended(message.key, None, message.signal))
+        elif pending is not None:
+            self._give_up(pending, Ended(message.key, None, message.signal))
 
     # ------------------------------------------------------------ start
 
@@ -149,7 +149,9 @@ class ForkServer:
         try:
             group = self._worker_group(start)
             if files.arguments is None:
-                with self._seeing(start.closed):  # a worker without a sandbox keeps the mounts that it is forked with
+                with self._with_folders_reachable(
+                    start.closed
+                ):  # a worker without a sandbox keeps the mounts that it is forked with
                     self._fork(start, files, group)
                 return
             spare = self._spares.take(start.frame)
@@ -159,9 +161,9 @@ class ForkServer:
             self._empty.append(group)
             self._send(_not_started(start, error))
             return
-        self._unborn[start.key] = unborn = _Unborn(start, files, group, sandbox, time.monotonic() + _BUILD_S)
+        self._pending[start.key] = pending = _Pending(start, files, group, sandbox, time.monotonic() + _BUILD_S)
         if spare is not None:
-            self._admit_one(unborn, spare[1])
+            self._start_pending(pending, spare[1])
 
     def _worker_group(self, start: Start) -> cgroups.Group:
         cpu = min(start.cpu, self._config.capacity.get("cpu", start.cpu))
@@ -171,18 +173,18 @@ class ForkServer:
 
     def _build(self, start: Start, arguments: int) -> Sandbox:
         """Have the sandbox built, in a network of its own; without root bubblewrap makes that."""
-        with self._seeing(start.closed):
+        with self._with_folders_reachable(start.closed):
             if start.network == "open" or os.geteuid() != 0:
                 return Sandbox(arguments, start.uid)
-            network = gang_network.fresh()
+            network = gang_network.create_network()
             try:
-                with gang_network.inside(network):
+                with gang_network.entered(network):
                     return Sandbox(arguments, start.uid)
             finally:
                 os.close(network)
 
     @contextlib.contextmanager
-    def _seeing(self, closed: Sequence[str]) -> Iterator[None]:
+    def _with_folders_reachable(self, closed: Sequence[str]) -> Iterator[None]:
         """For the moment of a start, open the way to folders that are granted to this tenant and closed to its user."""
         if not closed or self._outer_mounts < 0:
             yield
@@ -200,32 +202,32 @@ class ForkServer:
         finally:
             os.close(own)
 
-    def _admit(self, ready: set[int]) -> None:
+    def _start_ready(self, ready: set[int]) -> None:
         """Fork the workers whose sandboxes stand, and give up those whose do not."""
-        for unborn in list(self._unborn.values()):
-            if unborn.sandbox.ready in ready:
-                self._admit_one(unborn)
-            elif time.monotonic() >= unborn.deadline_s:
-                self._give_up(unborn, _not_started(unborn.start, TimeoutError("its sandbox does not come up")))
+        for pending in list(self._pending.values()):
+            if pending.sandbox.ready in ready:
+                self._start_pending(pending)
+            elif time.monotonic() >= pending.deadline_s:
+                self._give_up(pending, _not_started(pending.start, TimeoutError("its sandbox does not come up")))
 
-    def _admit_one(self, unborn: _Unborn, known: Namespaces | None = None) -> None:
-        start = unborn.start
+    def _start_pending(self, pending: _Pending, known: Namespaces | None = None) -> None:
+        start = pending.start
         try:
-            with contextlib.closing(known or unborn.sandbox.namespaces()) as namespaces:
+            with contextlib.closing(known or pending.sandbox.namespaces()) as namespaces:
                 if start.network != "open" and not namespaces.own_network:
                     raise NotBuilt("it is in the machine's network")
-                self._fork(start, unborn.files, unborn.group, unborn.sandbox, namespaces)
+                self._fork(start, pending.files, pending.group, pending.sandbox, namespaces)
         except (OSError, NotBuilt) as error:
-            self._give_up(unborn, _not_started(start, error, "its sandbox could not be built: "))
+            self._give_up(pending, _not_started(start, error, "its sandbox could not be built: "))
         else:
-            del self._unborn[start.key]
+            del self._pending[start.key]
 
-    def _give_up(self, unborn: _Unborn, end: Ended) -> None:
-        del self._unborn[unborn.start.key]
-        unborn.sandbox.end()
-        unborn.files.close()
-        unborn.group.kill()
-        self._empty.append(unborn.group)
+    def _give_up(self, pending: _Pending, end: Ended) -> None:
+        del self._pending[pending.start.key]
+        pending.sandbox.end()
+        pending.files.close()
+        pending.group.kill()
+        self._empty.append(pending.group)
         self._send(end)
 
     def _fork(
@@ -234,13 +236,13 @@ class ForkServer:
     ) -> None:  # fmt: skip
         most = process_limit(start.processes, sandboxed=namespaces is not None, grouped=bool(group.folders))
         limits = Limits(start.files, start.disk_bytes, most)
-        cradle = PreparedWorker(group, limits, namespaces, os.getpid(), self._config.first_core, self._home.gangs)
+        prepared = PreparedWorker(group, limits, namespaces, os.getpid(), self._config.first_core, self._home.gangs)
         pid = os.fork() if namespaces is None else fork_into(namespaces)
         if pid == 0:
-            be_born(start, files, cradle)
+            become_worker(start, files, prepared)
         self._children[start.key] = _Child(start.key, pid, os.pidfd_open(pid), group, sandbox, start.frame)
         if files.arguments is not None:
-            self._spares.note(start, files.arguments, [child.frame for child in self._children.values()])
+            self._spares.record_start(start, files.arguments, [child.frame for child in self._children.values()])
         files.close()
         first = 0 if sandbox is None else sandbox.init
         self._send(Started(start.key, pid, [str(folder) for folder in group.folders], first))
@@ -261,9 +263,9 @@ class ForkServer:
                 processes.kill_group(child.pid)  # before reaping: the number is still ours
             _, status, used = os.wait4(ended.si_pid, 0)
             if child is not None:
-                self._bury(child, status, used.ru_utime + used.ru_stime)
+                self._handle_exit(child, status, used.ru_utime + used.ru_stime)
 
-    def _bury(self, child: _Child, status: int, cpu_s: float) -> None:
+    def _handle_exit(self, child: _Child, status: int, cpu_s: float) -> None:
         del self._children[child.key]
         os.close(child.watch)
         if child.sandbox is not None:

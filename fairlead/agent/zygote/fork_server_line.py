@@ -47,7 +47,7 @@ class ForkServerLine:
             else cgroups.Group(self.last.version, tuple(map(Path, self.last.groups)))
         )
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Have a fork server at all times; ends only by cancellation."""
         while True:
             try:
@@ -71,13 +71,13 @@ class ForkServerLine:
                 self.process = processes.identify(message.pid)
             self._listener(message)
 
-    def pack(self, birth: WorkerBootstrap) -> StartMessage:
+    def pack(self, bootstrap: WorkerBootstrap) -> StartMessage:
         """All that the fork server needs to start this worker on this node."""
-        return pack(birth, self._config)
+        return pack(bootstrap, self._config)
 
-    def start(self, parcel: StartMessage, channel: int, output: int) -> None:
+    def start(self, message: StartMessage, channel: int, output: int) -> None:
         """Have the worker forked whose channel this is, and whose output goes there."""
-        self._send(parcel.start, [channel, output, *parcel.files])
+        self._send(message.start, [channel, output, *message.files])
 
     def kill(self, key: str, number: int) -> None:
         self._send(Kill(key, number))

@@ -30,7 +30,7 @@ from fairlead.agent.sandbox import isolation_probe, tenant_access
 from fairlead.agent.zygote.fork_server import ForkServer
 from fairlead.home import Home
 
-LONELY_S = 60.0
+IDLE_EXIT_S = 60.0
 _QUIET_MS = 250  # node managers that are being asked for come first, then torch
 _TICK_MS = 500
 _OUTLIVE_S = 5.0
@@ -72,7 +72,7 @@ class Host:
             self._round()
             if self._clients or self._waiting or living_nodes(self._home):
                 self._used = time.monotonic()
-            self._ended = self._ended or time.monotonic() - self._used > LONELY_S
+            self._ended = self._ended or time.monotonic() - self._used > IDLE_EXIT_S
         self._outlive_children()
 
     def _outlive_children(self) -> None:
@@ -93,7 +93,7 @@ class Host:
                 client, _ = self._listener.accept()
                 self._clients[client.fileno()] = client
             else:
-                self._hear(self._clients[descriptor])
+                self._handle_message(self._clients[descriptor])
         if self._waiting and not ready and not self._warm:
             preload()
             self._warm = True
@@ -101,7 +101,7 @@ class Host:
             self._supply()
         self._reap()
 
-    def _hear(self, client: socket.socket) -> None:
+    def _handle_message(self, client: socket.socket) -> None:
         data, _ = sockets.receive_packet(client)
         if not data:
             del self._clients[client.fileno()]
@@ -216,7 +216,7 @@ def main() -> None:
     if held is None:
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    isolation_probe.own_all_to_come(home)
+    isolation_probe.own_child_namespaces(home)
     listener = sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET)
     record = home.run / "host.pid"
     record.write_bytes(msgspec.json.encode(HostRecord.of_this_process()))

@@ -35,7 +35,7 @@ class StillPrivileged(Exception):
     """Something that must be gone is still there: the process must not go on."""
 
 
-def bound(group: cgroups.Group, limits: Limits) -> None:
+def apply_limits(group: cgroups.Group, limits: Limits) -> None:
     """Put the calling process under its limits; needs the outer view of the files."""
     if group.folders:
         group.enter()
@@ -52,25 +52,25 @@ def join_gang(namespaces: Namespaces, records: Path, job: str) -> None:
     os.close(own)
 
 
-def enter_sandbox(namespaces: Namespaces, uid: int | None, luggage: JobMounts | None = None) -> None:
+def enter_sandbox(namespaces: Namespaces, uid: int | None, mounts: JobMounts | None = None) -> None:
     """Become a process of the tenant inside its sandbox; what it brings along is put there first."""
     root = os.geteuid() == 0
-    linux.close_proc_entries()
+    linux.forbid_proc_access()
     if root:
         os.setgroups([])
     outer, (user, kind) = namespaces.others[:-1], namespaces.others[-1]
     for namespace, each in outer:
         linux.enter(namespace, each)
     os.chdir("/")
-    if luggage is not None and uid:
-        luggage.unpack(uid)
+    if mounts is not None and uid:
+        mounts.unpack(uid)
     if root:
         _become(uid)
     linux.enter(user, kind)
     namespaces.close()
     linux.own_user_namespace()
     linux.drop_capabilities()
-    _settle()
+    _finish_setup()
     if root:  # it dies with its sandbox, which dies with the fork server; without root its parent is not that yet
         linux.die_with_parent()
     check(uid)
@@ -80,12 +80,12 @@ def enter_sandbox(namespaces: Namespaces, uid: int | None, luggage: JobMounts | 
 
 def enter_user(uid: int | None, parent: int) -> None:
     """Without a sandbox: become a process of the tenant's user, as far as there is one."""
-    linux.close_proc_entries()
+    linux.forbid_proc_access()
     if os.geteuid() == 0:
         os.setgroups([])
         _become(uid)
     linux.clear_capabilities()  # without root the platform has those over its own user namespace
-    _settle()
+    _finish_setup()
     linux.die_with_parent()
     if os.getppid() != parent:  # it died before we asked to die with it
         os._exit(1)
@@ -99,9 +99,9 @@ def _become(uid: int | None) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _settle() -> None:
+def _finish_setup() -> None:
     linux.no_new_privileges()
-    linux.own_proc_entries()
+    linux.allow_proc_access()
     os.umask(0o077)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

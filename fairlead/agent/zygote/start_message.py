@@ -27,9 +27,9 @@ class StartMessage:
             os.close(descriptor)
 
 
-def pack(birth: WorkerBootstrap, config: NodeConfig) -> StartMessage:
+def pack(bootstrap: WorkerBootstrap, config: NodeConfig) -> StartMessage:
     """Make the job's folders and all that its start needs; raises CannotStart, or OSError when the node is at fault."""
-    spec, home = birth.spec, Home(Path(config.home))
+    spec, home = bootstrap.spec, Home(Path(config.home))
     job_folders.prepare(spec)
     sandboxed = config.isolation == "sandbox" and (os.geteuid() != 0 or bool(spec.uid))
     granted = bwrap_args.grants(spec) if sandboxed else [each for each in map(Path, spec.folders) if each.is_dir()]
@@ -38,19 +38,23 @@ def pack(birth: WorkerBootstrap, config: NodeConfig) -> StartMessage:
         view = bwrap_args.view(spec, home, int(config.capacity.get("memory", 1 << 30)))
     bundle = None if spec.bundle is None else home.bundle(spec.tenant, spec.bundle)
     files = [] if bundle is None else [os.open(bundle, os.O_RDONLY | os.O_CLOEXEC)]
-    files = [letter(msgspec.msgpack.encode(birth)), *files, *([] if view is None else [letter(view.arguments)])]
-    apart = view is not None and view.apart
+    files = [
+        memory_file(msgspec.msgpack.encode(bootstrap)),
+        *files,
+        *([] if view is None else [memory_file(view.arguments)]),
+    ]
+    mounts_later = view is not None and view.mounts_later
     start = Start(
-        key=f"{spec.job}/{birth.worker}", uid=spec.uid, device=birth.device, cpu=spec.cpu,
+        key=f"{spec.job}/{bootstrap.worker}", uid=spec.uid, device=bootstrap.device, cpu=spec.cpu,
         memory_bytes=spec.memory_bytes, processes=spec.processes, files=spec.files, disk_bytes=spec.disk_bytes,
         network=spec.network, bundle=bundle is not None, sandboxed=sandboxed, closed=bwrap_args.closed(granted),
-        folder=spec.folder if apart else "", memory=str(Path(spec.memory_folder).parent) if apart else "",
+        folder=spec.folder if mounts_later else "", memory=str(Path(spec.memory_folder).parent) if mounts_later else "",
         frame="" if view is None else view.frame,
     )  # fmt: skip
     return StartMessage(start, files)
 
 
-def letter(data: bytes) -> int:
+def memory_file(data: bytes) -> int:
     """The data as an open file in memory: a packet is too small for a job's parameters."""
     descriptor = os.memfd_create("fairlead-letter", os.MFD_CLOEXEC)
     os.write(descriptor, data)

@@ -52,20 +52,20 @@ class Files:
 
     channel: int
     output: int
-    letter: int
+    packed: int
     bundle: int | None = None
     arguments: int | None = None  # of its sandbox; not for itself
 
     @classmethod
     def received(cls, start: Start, descriptors: Sequence[int]) -> Files:
         """Sorted as the Start says; raises ValueError when some are missing."""
-        channel, output, letter, *rest = descriptors
+        channel, output, packed, *rest = descriptors
         bundle = rest.pop(0) if start.bundle else None
-        return cls(channel, output, letter, bundle, rest.pop(0) if start.sandboxed else None)
+        return cls(channel, output, packed, bundle, rest.pop(0) if start.sandboxed else None)
 
     @property
     def own(self) -> list[int]:
-        return [each for each in (self.channel, self.output, self.letter, self.bundle) if each is not None]
+        return [each for each in (self.channel, self.output, self.packed, self.bundle) if each is not None]
 
     def close(self) -> None:
         for descriptor in (*self.own, *([] if self.arguments is None else [self.arguments])):
@@ -84,62 +84,62 @@ class PreparedWorker:
     gangs: Path  # where it is written down who is in which gang's network
 
 
-def be_born(start: Start, files: Files, cradle: PreparedWorker) -> NoReturn:
+def become_worker(start: Start, files: Files, prepared: PreparedWorker) -> NoReturn:
     """Turn the calling process, just forked, into the worker; never returns."""
     code = 1
-    sandbox_entry.close_all_but([*files.own, *([] if cradle.namespaces is None else cradle.namespaces.descriptors)])
+    sandbox_entry.close_all_but([*files.own, *([] if prepared.namespaces is None else prepared.namespaces.descriptors)])
     channel = socket.socket(fileno=files.channel)
     try:
         _redirect(files.output)
-        _become(start, cradle)
-        code = _live(files, channel, sandboxed=cradle.namespaces is not None)
+        _become(start, prepared)
+        code = _run_worker(files, channel, sandboxed=prepared.namespaces is not None)
     except NoRoom as error:
-        _say(channel, wire.Raised(error=str(error), no_room=True))
+        _send(channel, wire.Raised(error=str(error), no_room=True))
     except (CannotStart, code_bundles.BadBundle) as error:
-        _say(channel, wire.Raised(error=str(error), permanent=True))
+        _send(channel, wire.Raised(error=str(error), permanent=True))
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:  # noqa: BLE001 (the edge of the process: told to the tenant and logged)
         trace = traceback.format_exc()
         print(trace, file=sys.stderr, flush=True)
-        _say(channel, wire.Raised(error=f"{type(error).__name__}: {error}", trace=trace))
+        _send(channel, wire.Raised(error=f"{type(error).__name__}: {error}", trace=trace))
     os._exit(code)
 
 
-def _become(start: Start, cradle: PreparedWorker) -> None:
+def _become(start: Start, prepared: PreparedWorker) -> None:
     """From a process of the platform to one of the tenant; nothing that the tenant wrote has been looked at before."""
     if os.geteuid() == 0 and not start.uid:
         raise CannotStart("a worker never runs as root: the job has no user of its own")
     os.setsid()
-    linux.call_process(f"{start.worker}.{start.job}")
-    if cradle.namespaces is not None and start.network != "open":  # before its limits: others wait for this
-        sandbox_entry.join_gang(cradle.namespaces, cradle.gangs, start.job)
-    if not cradle.group.folders:
-        cgroups.limit_without_cgroup(start.cpu, start.memory_bytes, start.device, cradle.first_core)
-    sandbox_entry.bound(cradle.group, cradle.limits)
-    if cradle.namespaces is None:
-        sandbox_entry.enter_user(start.uid, cradle.parent)
+    linux.set_process_name(f"{start.worker}.{start.job}")
+    if prepared.namespaces is not None and start.network != "open":  # before its limits: others wait for this
+        sandbox_entry.join_gang(prepared.namespaces, prepared.gangs, start.job)
+    if not prepared.group.folders:
+        cgroups.limit_without_cgroup(start.cpu, start.memory_bytes, start.device, prepared.first_core)
+    sandbox_entry.apply_limits(prepared.group, prepared.limits)
+    if prepared.namespaces is None:
+        sandbox_entry.enter_user(start.uid, prepared.parent)
     else:
-        luggage = job_mounts.pack(start.folder, start.memory) if start.folder else None
-        sandbox_entry.enter_sandbox(cradle.namespaces, start.uid, luggage)
+        mounts = job_mounts.pack(start.folder, start.memory) if start.folder else None
+        sandbox_entry.enter_sandbox(prepared.namespaces, start.uid, mounts)
 
 
-def _live(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:
-    with os.fdopen(files.letter, "rb") as letter:
-        birth = msgspec.msgpack.decode(letter.read(), type=WorkerBootstrap)
-    spec = birth.spec
+def _run_worker(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:
+    with os.fdopen(files.packed, "rb") as packed:
+        bootstrap = msgspec.msgpack.decode(packed.read(), type=WorkerBootstrap)
+    spec = bootstrap.spec
     code = Path(spec.folder) / "code"
     if files.bundle is not None:
         _unpack(files.bundle, code)
     os.chdir(code)
-    environment = worker_environment(birth, os.environ, sandboxed=sandboxed)
+    environment = worker_environment(bootstrap, os.environ, sandboxed=sandboxed)
     if spec.command is not None:
         if advice := data_folder.advice(" ".join(spec.command), environment):
             print(f"fairlead: {advice}", flush=True)
         _execute(spec.command, environment)
     if spec.venv is not None:
-        _execute_in_venv(birth, channel, environment)
-    return _run(birth, channel, environment)
+        _execute_in_venv(bootstrap, channel, environment)
+    return _run(bootstrap, channel, environment)
 
 
 def _unpack(bundle: int, code: Path) -> None:
@@ -164,9 +164,11 @@ def _redirect(output: int) -> None:
     logbook.forget()
 
 
-def worker_environment(birth: WorkerBootstrap, outer: Mapping[str, str], *, sandboxed: bool = False) -> dict[str, str]:
+def worker_environment(
+    bootstrap: WorkerBootstrap, outer: Mapping[str, str], *, sandboxed: bool = False
+) -> dict[str, str]:
     """A clean environment: of the platform's own only what is named here, and that is nobody's to override."""
-    spec, folder = birth.spec, Path(birth.spec.folder)
+    spec, folder = bootstrap.spec, Path(bootstrap.spec.folder)
     threads = str(max(1, int(spec.cpu + 1e-9)))
     own_path = [str(Path(spec.venv) / "bin")] if spec.venv else []
     path = [*own_path, str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
@@ -177,7 +179,7 @@ def worker_environment(birth: WorkerBootstrap, outer: Mapping[str, str], *, sand
     platform = {
         "FAIRLEAD_JOB": spec.job,
         "FAIRLEAD_TENANT": spec.tenant,
-        "FAIRLEAD_WORKER": birth.worker,
+        "FAIRLEAD_WORKER": bootstrap.worker,
         "FAIRLEAD_OUTPUT": str(folder / "output"),
         "FAIRLEAD_SNAPSHOTS": str(folder / "snapshots"),
     }
@@ -188,7 +190,7 @@ def worker_environment(birth: WorkerBootstrap, outer: Mapping[str, str], *, sand
         if not os.access(data, os.R_OK | os.X_OK):
             platform[data_folder.CLOSED] = "1"
     theirs = {name: value for name, value in spec.env.items() if not name.startswith(_PLATFORM_PREFIX)}
-    return clean | theirs | birth.environment | platform
+    return clean | theirs | bootstrap.environment | platform
 
 
 def _execute(command: list[str], environment: dict[str, str]) -> NoReturn:
@@ -202,17 +204,17 @@ def _execute(command: list[str], environment: dict[str, str]) -> NoReturn:
         raise CannotStart(f"command cannot be run: {command[0]}: {error.strerror}") from None
 
 
-def _execute_in_venv(birth: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> NoReturn:
+def _execute_in_venv(bootstrap: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> NoReturn:
     """Become the worker's main under the tenant's own Python."""
-    python = Path(str(birth.spec.venv)) / "bin" / "python"
+    python = Path(str(bootstrap.spec.venv)) / "bin" / "python"
     channel.set_inheritable(True)
     environment |= {
         "FAIRLEAD_CHANNEL_FD": str(channel.fileno()),
-        "FAIRLEAD_WORKER_SPEC_FD": str(_written(msgspec.json.encode(birth.spec))),
+        "FAIRLEAD_WORKER_SPEC_FD": str(_written(msgspec.json.encode(bootstrap.spec))),
         "PYTHONPATH": str(Path(fairlead.__file__).parent.parent),
     }
     try:
-        os.execve(python, [str(python), "-m", _module(birth.spec)], environment)
+        os.execve(python, [str(python), "-m", _module(bootstrap.spec)], environment)
     except OSError as error:
         hint = "it must lie where the job's own user can read it"
         raise CannotStart(f"venv: {python} cannot be run: {error.strerror}; {hint}") from None
@@ -232,20 +234,20 @@ def _module(spec: PlacedSpec) -> str:
     return STAGE_MODULE if spec.stage else WORKER_MODULE
 
 
-def _run(birth: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> int:
+def _run(bootstrap: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> int:
     """Become the worker's main in this very process, which has torch loaded already."""
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # what the host found out holds for the host
     channel.setblocking(True)
     faulthandler.enable(2)  # a trace in the log before a signal such as SIGSEGV ends it
-    code = importlib.import_module(_module(birth.spec)).main(birth.spec, birth.worker, channel)
+    code = importlib.import_module(_module(bootstrap.spec)).main(bootstrap.spec, bootstrap.worker, channel)
     sys.stdout.flush()
     sys.stderr.flush()
     return int(code or 0)
 
 
-def _say(channel: socket.socket, message: wire.FromWorker) -> None:
+def _send(channel: socket.socket, message: wire.FromWorker) -> None:
     try:
         channel.sendall(framing.pack(message))
     except OSError as error:  # the node manager is gone, and so are we in a moment

@@ -31,7 +31,7 @@ _ALLOW = (
 def control_groups(home: Path) -> Iterator[Finding]:
     """By making one with limits and removing it."""
     fix = "run as root, or delegate a control group to this user (systemd: Delegate=yes)"
-    group = cgroups.usable(f"doctor-{os.getpid()}", "try", {"cpu": 1.0, "memory": 64e6})
+    group = cgroups.create_node_group(f"doctor-{os.getpid()}", "try", {"cpu": 1.0, "memory": 64e6})
     try:
         version = group.version
     finally:

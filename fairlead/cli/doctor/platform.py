@@ -52,10 +52,10 @@ def platform(home: Path) -> Iterator[Finding]:
 def _old_code(home: Path, outdated: list[str]) -> Iterator[Finding]:
     """Whether an upgrade has arrived everywhere: what was installed protects nobody before it runs."""
     from fairlead.agent.embedded.node_records import read_host
-    from fairlead.agent.node.code_version import build
+    from fairlead.agent.node.code_version import code_digest
 
     host = read_host(Home(home))
-    if host is not None and host.build != build():
+    if host is not None and host.build != code_digest():
         text = "what is installed is not what runs: the platform was started before it"
         yield warn("code", text, "end the control plane and start it again (docs/operations.md, Upgrading)")
     elif outdated:
