@@ -388,6 +388,28 @@ def test_no_question_of_every_day_walks_over_a_table_that_grows(
         run(store.close())
 
 
+ENDED_PHASES = ["succeeded", "failed", "cancelled"]
+
+
+@pytest.mark.parametrize("asked", [
+    {"order": "queue"},
+    {"order": "queue", "phases": ENDED_PHASES},
+    {"order": "queue", "phases": ENDED_PHASES, "tenant": "vision"},
+    {"order": "newest", "phases": ENDED_PHASES},
+    {"order": "oldest", "phases": ENDED_PHASES, "tenant": "vision"},
+])  # fmt: skip
+def test_a_page_of_ended_jobs_is_read_in_order_and_not_sorted(
+    new_store: Path, clock: Clock, asked: dict[str, Any]
+) -> None:
+    store = Store.open(f"sqlite:///{new_store}", clock=clock)
+    try:
+        steps = plan(Opened(store), jobs.page, limit=10, **asked)
+    finally:
+        run(store.close())
+    sorts = [step for step in steps if "ORDER BY" in step]
+    assert steps and len(sorts) == (1 if "phases" not in asked else 0), steps  # jobs under way are few and sorted
+
+
 def tenant_row() -> dict[str, Any]:
     empty: dict[str, Any] = {"sla": {}, "policy": {}, "budget": {}, "guarantee": {}, "most": {}}
     return {"name": "vision", "weight": 1.0, "number": 0, "created_s": 0.0} | empty

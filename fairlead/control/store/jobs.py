@@ -25,6 +25,7 @@ from fairlead.control.store.schema import jobs, submissions
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+Condition = ColumnElement[bool] | TextClause
 _ACTIVE = [phase.value for phase in JobPhase if phase not in ENDED]
 _QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
     (frozenset(_ACTIVE) - {JobPhase.QUEUED.value}, False),
@@ -210,7 +211,7 @@ def page(
     In the order of the queue: those on their way, those that wait, the oldest first, and those that have ended.
     Their results are cut: :mod:`.listing`.
     """
-    where: list[ColumnElement[bool]] = []
+    where: list[Condition] = []
     if tenant is not None:
         where.append(jobs.c.tenant == tenant)
     if name is not None:
@@ -218,7 +219,7 @@ def page(
     if ids is not None:
         where.append(jobs.c.id.in_(list(ids)))
     wanted = None if phases is None else frozenset(map(_phase, phases))
-    chosen = where if wanted is None else [*where, jobs.c.phase.in_(sorted(wanted))]
+    chosen = where if wanted is None else [*where, _in_phases(wanted)]
     total = _total(conn, tenant, phases) if name is None and ids is None else _count(conn, chosen)
     if order == "queue":
         found, more = _queue(conn, where, frozenset(PHASES) if wanted is None else wanted, limit, before)
@@ -230,7 +231,7 @@ def page(
 
 
 def _ordered(
-    conn: Connection, where: Iterable[ColumnElement[bool] | TextClause], limit: int, at: tuple[float, str] | None, *,
+    conn: Connection, where: Iterable[Condition], limit: int, at: tuple[float, str] | None, *,
     oldest: bool,
 ) -> list[Job]:  # fmt: skip
     """So many of these jobs after this position."""
@@ -243,12 +244,9 @@ def _ordered(
 
 
 def _queue(
-    conn: Connection, where: Sequence[ColumnElement[bool]], phases: frozenset[str], limit: int, before: str | None
+    conn: Connection, where: Sequence[Condition], phases: frozenset[str], limit: int, before: str | None
 ) -> tuple[list[Job], str | None]:  # fmt: skip
-    """One group of phases after the other, all as they are at one moment; the cursor begins with the group's number.
-
-    Whoever asks for the groups one by one sees a job twice that moves from one to the next in between, or never.
-    """
+    """One page of the queue, read at one moment so that no job appears twice; the cursor begins with its group."""
     first, at = 0, None
     if before is not None:
         group_number, _, place = before.partition("~")
@@ -259,19 +257,25 @@ def _queue(
     for number, (group, oldest) in enumerate(_QUEUE):
         own, room = sorted(phases & group), limit + 1 - len(found)
         if number >= first and own and room > 0:
-            waits = own == [JobPhase.QUEUED.value]  # to the letter, so that the index of such rows serves
-            mine = [*where, text("phase = 'queued'") if waits else jobs.c.phase.in_(own)]
-            fresh = _ordered(conn, mine, room, at if number == first else None, oldest=oldest)
+            fresh = _ordered(conn, [*where, _in_phases(own)], room, at if number == first else None, oldest=oldest)
             found += [(number, job) for job in fresh]
     more = f"{found[limit - 1][0]}~{_cursor(found[limit - 1][1])}" if len(found) > limit else None
     return [job for _, job in found], more
+
+
+def _in_phases(phases: Collection[str]) -> Condition:
+    """A condition with which the store reads a page from an index instead of sorting all these jobs."""
+    if set(phases) == set(PHASES) - set(_ACTIVE):
+        return jobs.c.phase.not_in(_ACTIVE)  # most have ended: a walk from the newest finds a page at once
+    # waiting jobs have an index of their own, which SQLite takes for the literal only
+    return text("phase = 'queued'") if list(phases) == [JobPhase.QUEUED.value] else jobs.c.phase.in_(sorted(phases))
 
 
 def _cursor(job: Job) -> str:
     return f"{job.submitted_s!r}~{job.id}"
 
 
-def _count(conn: Connection, where: Iterable[ColumnElement[bool]]) -> int:
+def _count(conn: Connection, where: Iterable[Condition]) -> int:
     return int(conn.execute(select(func.count()).select_from(jobs).where(*where)).scalar_one())
 
 
