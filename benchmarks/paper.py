@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.published import HELD_OUT, POINTS, Published
 from benchmarks.reporter import Bench, main
 from fairlead.planning.cost import Estimate, estimate
-from fairlead.planning.search import best
+from fairlead.planning.search import best_plan
 from fairlead.planning.topology import Topology
 from fairlead.planning.transformer import Transformer
 from fairlead.profiling.device_types import cluster_of
@@ -32,7 +32,7 @@ def predicted(point: Published) -> Estimate:
 def planned(devices: int) -> dict[str, Estimate]:
     """The planner's own plan for each model on so many A100s."""
     ground = cluster_of([(devices // PER_NODE, PER_NODE, "a100")])
-    found = {name: best(model.profile(BATCH), ground) for name, model in MODELS.items()}
+    found = {name: best_plan(model.profile(BATCH), ground) for name, model in MODELS.items()}
     return {name: one for name, one in found.items() if one is not None}
 
 

@@ -15,11 +15,11 @@ from benchmarks.platform import PROGRAMS
 from benchmarks.settings import Setting
 from fairlead.agent.embedded.emulation import emulated
 from fairlead.home import Home
-from fairlead.planning.cost import Estimate, estimate, fitted, kind
+from fairlead.planning.cost import Estimate, estimate, fit_correction, plan_kind
 from fairlead.planning.model_corrections import corrected
-from fairlead.planning.naive_rule import by_size
+from fairlead.planning.naive_rule import naive_plan
 from fairlead.planning.plan import Plan, plan_from
-from fairlead.planning.plan_choice import MARGIN, choose
+from fairlead.planning.plan_choice import MARGIN, choose_plan
 from fairlead.planning.profiles import Hardware, Link, ModelProfile
 from fairlead.planning.search import candidates
 from fairlead.planning.topology import Topology
@@ -54,13 +54,13 @@ def worth_running(model: ModelProfile, ground: Hardware, hopeless: float = HOPEL
             firsts.setdefault(family, one)
     kept = list(firsts.values())[:FAMILIES]
     usual = [one for one in found if one.plan.id in ("ddp", "single")]
-    rule = estimate(model, Topology(ground), by_size(model, ground))
+    rule = estimate(model, Topology(ground), naive_plan(model, ground))
     return list({one.plan.id: one for one in [*kept, *usual, rule, platforms(model, ground)]}.values())
 
 
 def platforms(model: ModelProfile, ground: Hardware) -> Estimate:
     """What a gang of the platform would run: the planner's first, or replicas where it is hardly faster."""
-    return choose(model, ground, margin=MARGIN).estimate
+    return choose_plan(model, ground, margin=MARGIN).estimate
 
 
 def run_turns(one: Setting, plans: Sequence[Plan], rounds: int, window_s: float = 0.4) -> list[dict[str, Any]]:
@@ -94,8 +94,8 @@ def calibrated(name: str, model: ModelProfile, home: Home) -> ModelProfile:
     ratios: dict[str, list[float]] = {}
     for each, taken in zip(found, run_turns(one, [each.plan for each in found], TAUGHT), strict=True):
         if taken["step_s"] and not taken["error"]:
-            slower = fitted(model, ground, each.plan, median(taken["step_s"]))
-            ratios.setdefault(kind(each.plan), []).append(slower)
+            slower = fit_correction(model, ground, each.plan, median(taken["step_s"]))
+            ratios.setdefault(plan_kind(each.plan), []).append(slower)
     return corrected(model, ground.hardware, {name: median(seen) for name, seen in ratios.items()})
 
 
@@ -116,7 +116,7 @@ def predicted_again(one: Setting, found: dict[str, Any], model: ModelProfile, ho
         if plan is not None:
             again = estimate(model, Topology(ground), plan)
             rows.append(row | {"plan": plan.to_plain(), "predicted_s": again.step_s, "parts": dict(again.parts)})
-    return found | {"chosen": chosen, "first": first, "rule": by_size(model, ground).id, "candidates": rows}
+    return found | {"chosen": chosen, "first": first, "rule": naive_plan(model, ground).id, "candidates": rows}
 
 
 def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict[str, Any]:
@@ -126,13 +126,13 @@ def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict
     load = os.getloadavg()[0]
     taken = run_turns(one, [each.plan for each in found], rounds)
     rows = [
-        {"id": each.plan.id, "kind": kind(each.plan), "plan": each.plan.to_plain(), "predicted_s": each.step_s,
+        {"id": each.plan.id, "kind": plan_kind(each.plan), "plan": each.plan.to_plain(), "predicted_s": each.step_s,
          "parts": dict(each.parts), "step_s": seen["step_s"], "error": seen["error"],
          "cpu_s": [median(column) for column in zip(*seen["cpu_s"], strict=True)]}
         for each, seen in zip(found, taken, strict=True)
     ]  # fmt: skip
     return {
-        "chosen": platforms(model, ground).plan.id, "first": found[0].plan.id, "rule": by_size(model, ground).id,
+        "chosen": platforms(model, ground).plan.id, "first": found[0].plan.id, "rule": naive_plan(model, ground).id,
         "candidates": rows,
         "load": [load, os.getloadavg()[0]],
     }  # fmt: skip

@@ -68,8 +68,8 @@ def run_trials(
 ) -> dict[str, Trial]:
     """The best so many plans that fit, really run, in turns; what is learned is kept for the next time."""
     from fairlead.agent.embedded.emulation import emulated
-    from fairlead.planning.cost import fitted, kind
-    from fairlead.planning.profiles import EVERY, correction
+    from fairlead.planning.cost import fit_correction, plan_kind
+    from fairlead.planning.profiles import ALL_KINDS, correction
     from fairlead.planning.topology import Topology
     from fairlead.profiling.plan_trials import run_trials as run_plans
     from fairlead.profiling.profile_cache import learn
@@ -86,9 +86,9 @@ def run_trials(
     seen: list[tuple[str, float, float]] = []
     for one, trial in zip(chosen, ran, strict=True):
         if trial.step_s is not None:
-            whole = correction(trials.model, ground.devices.values(), kind(one.plan))
-            slower = fitted(trials.model, Topology(ground), one.plan, trial.step_s) / whole
-            seen.append((kind(one.plan), slower, whole / correction(trials.model, [], EVERY)))
+            whole = correction(trials.model, ground.devices.values(), plan_kind(one.plan))
+            slower = fit_correction(trials.model, Topology(ground), one.plan, trial.step_s) / whole
+            seen.append((plan_kind(one.plan), slower, whole / correction(trials.model, [], ALL_KINDS)))
     if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
         output.note("the machine is busy with other work: nothing is learned from these times")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def even_shares(batch: int, fixed_s: Sequence[float], sample_s: Sequence[float]) -> tuple[int, ...]:
+def balanced_batch_counts(batch: int, fixed_s: Sequence[float], sample_s: Sequence[float]) -> tuple[int, ...]:
     """Whole samples per replica with the earliest end of the last one; ``fixed + sample * count`` is a replica's time.
 
     A replica that is so slow that it would only hold up the others gets none.
@@ -14,12 +14,12 @@ def even_shares(batch: int, fixed_s: Sequence[float], sample_s: Sequence[float])
     low, high = 0.0, max(fixed_s) + batch * max(sample_s)
     for _ in range(60):  # the real-valued optimum first: all that take part end at one moment
         middle = (low + high) / 2
-        if sum(_within(middle, f, s) for f, s in zip(fixed_s, sample_s, strict=True)) >= batch:
+        if sum(_samples_within(middle, f, s) for f, s in zip(fixed_s, sample_s, strict=True)) >= batch:
             high = middle
         else:
             low = middle
     for place, (fixed, sample) in enumerate(zip(fixed_s, sample_s, strict=True)):
-        counts[place] = int(_within(low, fixed, sample))
+        counts[place] = int(_samples_within(low, fixed, sample))
     left, taken = batch - sum(counts), sum(counts)
     if left > len(counts):  # times too short to tell replicas apart by them
         counts = [count + (left * count // taken if taken else left // len(counts)) for count in counts]
@@ -29,5 +29,5 @@ def even_shares(batch: int, fixed_s: Sequence[float], sample_s: Sequence[float])
     return tuple(counts)
 
 
-def _within(time_s: float, fixed: float, sample: float) -> float:
+def _samples_within(time_s: float, fixed: float, sample: float) -> float:
     return max(0.0, (time_s - fixed) / sample) if sample > 0 else 0.0

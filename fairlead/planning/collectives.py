@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fairlead.planning.profiles import Device, Hardware, Link
 
-EXTRA: Mapping[str, tuple[float, float]] = {"gloo": (1.15, 2.0), "nccl": (1.0, 1.0)}
+BACKEND_BYTE_FACTORS: Mapping[str, tuple[float, float]] = {"gloo": (1.15, 2.0), "nccl": (1.0, 1.0)}
 """(all-gather, reduce-scatter): bytes against those of a good ring. gloo scatters by reducing all (measured)."""
 
 
@@ -17,14 +17,14 @@ DIRECT_BYTES = 1 << 18
 RING_MESSAGES = 4
 """That gloo sends to each of the others in a ring: two halves, there and back."""
 
-HELD_UP = 0.2
+QUOTA_WAIT = 0.2
 """Part of a quota's rest that a message waits for its sender, on average (measured with two to four workers)."""
 
-WORDS_BYTES = 64.0
+STEP_MESSAGE_BYTES = 64.0
 """What ranks tell each other at every step."""
 
 
-def reach(hardware: Hardware, groups: Sequence[Sequence[int]]) -> Link:
+def slowest_link(hardware: Hardware, groups: Sequence[Sequence[int]]) -> Link:
     """The link that groups of workers see which all exchange at once: the slowest of any, shared at the node's door."""
     widest, crowding = 0, 1
     for members in groups:
@@ -55,18 +55,18 @@ def all_gather_s(count: int, size: float, link: Link, backend: str = "nccl") -> 
     """``size`` is that of the whole, as everybody has it afterwards."""
     if count <= 1 or size <= 0:
         return 0.0
-    bytes_sent = (count - 1) / count * size * EXTRA.get(backend, (1.0, 1.0))[0]
-    return _steps(count) * link.latency_s + bytes_sent / link.bytes_per_s
+    bytes_sent = (count - 1) / count * size * BACKEND_BYTE_FACTORS.get(backend, (1.0, 1.0))[0]
+    return _rounds(count) * link.latency_s + bytes_sent / link.bytes_per_s
 
 
 def reduce_scatter_s(count: int, size: float, link: Link, backend: str = "nccl") -> float:
     if count <= 1 or size <= 0:
         return 0.0
-    bytes_sent = (count - 1) / count * size * EXTRA.get(backend, (1.0, 1.0))[1]
-    return _steps(count) * link.latency_s + bytes_sent / link.bytes_per_s
+    bytes_sent = (count - 1) / count * size * BACKEND_BYTE_FACTORS.get(backend, (1.0, 1.0))[1]
+    return _rounds(count) * link.latency_s + bytes_sent / link.bytes_per_s
 
 
-def _steps(count: int) -> float:
+def _rounds(count: int) -> float:
     return min(count - 1, 2 * math.ceil(math.log2(count)))
 
 
@@ -79,13 +79,13 @@ def hierarchical_s(outer: int, inner: int, size: float, near: Link, far: Link) -
     return 2 * all_reduce_s(inner, size, near) + all_reduce_s(outer, size, far)
 
 
-def is_direct(count: int, size: float, device: Device) -> bool:
+def is_sent_directly(count: int, size: float, device: Device) -> bool:
     return device.backend == "gloo" and (count - 1) * size <= DIRECT_BYTES
 
 
-def sum_s(count: int, size: float, link: Link, device: Device) -> float:
+def sum_wire_s(count: int, size: float, link: Link, device: Device) -> float:
     """Seconds on the wire of a sum of gradients or words."""
-    if count > 1 and is_direct(count, size, device):
+    if count > 1 and is_sent_directly(count, size, device):
         return min(all_reduce_s(count, size, link), link.latency_s + (count - 1) * size / link.bytes_per_s)
     return all_reduce_s(count, size, link)
 
@@ -102,22 +102,22 @@ def gather_cpu_s(count: int, size: float, device: Device) -> float:
 
 def sum_cpu_s(count: int, size: float, device: Device) -> float:
     """Cpu seconds of each rank in a sum, in whichever way is taken."""
-    if is_direct(count, size, device):
+    if is_sent_directly(count, size, device):
         return (count - 1) * (device.message_s + size * device.byte_s)
     return ring_cpu_s(count, size, device)
 
 
-def messages(count: int, size: float, device: Device) -> int:
+def message_count(count: int, size: float, device: Device) -> int:
     """One after the other, that each rank of a sum waits for."""
-    return (1 if is_direct(count, size, device) else RING_MESSAGES) * (count - 1)
+    return (1 if is_sent_directly(count, size, device) else RING_MESSAGES) * (count - 1)
 
 
-def held_up_s(count: int, speed: float, period_s: float) -> float:
+def quota_wait_s(count: int, speed: float, period_s: float) -> float:
     """What so many messages are late because whoever should send them has used up its ration."""
-    return HELD_UP * count * max(0.0, 1 - speed) * period_s
+    return QUOTA_WAIT * count * max(0.0, 1 - speed) * period_s
 
 
-def paid_s(
+def exchange_cost_s(
     wire_s: float, cpu_s: float, device: Device, speed: float, *, period_s: float = 0.0, busy_s: float = 0.0
 ) -> float:
     """What an exchange adds to a step: the wire or the core, whichever takes longer, after it has been started.

@@ -1,4 +1,4 @@
-"""What a plan costs: time of a step and its parts, memory of the fullest worker, and where the time goes."""
+"""What a plan costs: time of a step and its parts, memory of the memory_fraction worker, and where the time goes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.collectives import send_s
-from fairlead.planning.layers import FORWARD, Table, table
+from fairlead.planning.layers import FORWARD, LayerSums, layer_sums
 from fairlead.planning.memory import USABLE, handover_bytes, worker_bytes
 from fairlead.planning.plan import Plan
 from fairlead.planning.plan_candidates import Shape
 from fairlead.planning.profiles import Device, Link, ModelProfile, correction
-from fairlead.planning.replica_sync import exposed_s, optimizer_s, updated, words_s
-from fairlead.planning.topology import Places, Topology, slowed
+from fairlead.planning.replica_sync import exposed_s, optimizer_s, step_messages_s, updated_parameters
+from fairlead.planning.topology import Placement, Topology, slowed
 
 PARTS = ("compute", "exchange", "tensor exchange", "bubble", "optimiser", "input", "waiting")
 
@@ -25,10 +25,10 @@ SPLIT_BACKWARD = 1.08
 """A backward pass in two parts (inputs first, weights when there is time) walks its graph twice."""
 
 
-PREPARED = 2
+PIPELINE_SETUP = 2
 """What a step of a pipeline costs besides its micro-batches, in times of what one of them does."""
 
-FACTORS = (0.1, 20.0)
+CORRECTION_RANGE = (0.1, 20.0)
 """Between which a correction is looked for."""
 
 LEAST_S = 1e-9
@@ -55,12 +55,12 @@ class Estimate:
         return max(PARTS, key=lambda part: self.parts.get(part, 0.0))
 
     @property
-    def worth_s(self) -> float:
+    def adjusted_step_s(self) -> float:
         """What plans are compared by: time to accuracy, not the time of a step alone."""
         return self.step_s * self.steps_factor
 
 
-def kind(plan: Plan | Shape) -> str:
+def plan_kind(plan: Plan | Shape) -> str:
     """Plans that err alike: corrections are learned per kind."""
     served = plan.sync == "parameter-server"
     names = [
@@ -77,7 +77,7 @@ def steps_factor(plan: Plan | Shape) -> float:
     return factor + MORE_STEPS["parameter-server"] * plan.staleness
 
 
-def bounds(model: ModelProfile, plan: Plan) -> tuple[int, ...]:
+def stage_edges(model: ModelProfile, plan: Plan) -> tuple[int, ...]:
     """The first layer of each stage, and the end."""
     names = {layer.name: place for place, layer in enumerate(model.layers)}
     missing = [cut for cut in plan.cuts if cut not in names]
@@ -88,15 +88,15 @@ def bounds(model: ModelProfile, plan: Plan) -> tuple[int, ...]:
 
 def pipeline_s(plan: Plan | Shape, busy: float, passing: float) -> float:
     """All micro-batches through all stages: the busiest stage sets the pace, the fill depends on the schedule."""
-    return (plan.microbatches * busy + max(0.0, passing - busy) * fill_part(plan)) * pace(plan)
+    return (plan.microbatches * busy + max(0.0, passing - busy) * fill_fraction(plan)) * schedule_factor(plan)
 
 
-def pace(plan: Plan | Shape) -> float:
+def schedule_factor(plan: Plan | Shape) -> float:
     """What a schedule costs by itself."""
     return SPLIT_BACKWARD if plan.schedule == "zero-bubble" else 1.0
 
 
-def fill_part(plan: Plan | Shape) -> float:
+def fill_fraction(plan: Plan | Shape) -> float:
     """Of the time that a pipeline takes to fill: how much is left idle by the schedule."""
     if plan.schedule == "interleaved":
         return 1 / plan.chunks
@@ -104,7 +104,7 @@ def fill_part(plan: Plan | Shape) -> float:
 
 
 def stage_s(
-    sums: Table, start: int, stop: int, device: Device, speed: float, before: Link | None
+    sums: LayerSums, start: int, stop: int, device: Device, speed: float, before: Link | None
 ) -> tuple[float, float]:
     """Of one stage and micro-batch: how long the worker is busy, and how long it takes to come through."""
     computing = sums.busy_s(start, stop)
@@ -118,55 +118,57 @@ def stage_s(
 
 
 @dataclass(frozen=True, slots=True)
-class _Replica:
+class _ReplicaCost:
     total_s: float
     computing_s: float
-    talking_s: float  # within tensor groups
+    tensor_exchange_s: float  # within tensor groups
     bubble_s: float
     tail_s: float
     updating_s: float
-    memory: float  # bytes of the fullest worker
-    fullest: float  # that as a part of what the device has
+    memory: float  # bytes of the memory_fraction worker
+    memory_fraction: float  # that as a part of what the device has
 
 
-def estimate(model: ModelProfile, ground: Topology, plan: Plan, factor: float | None = None) -> Estimate:
+def estimate(model: ModelProfile, topology: Topology, plan: Plan, factor: float | None = None) -> Estimate:
     """Time and memory of one step under this plan, whether or not it fits; with this correction, or the known one.
 
     A correction slows the workers down, not the wires between them.
     """
-    places = ground.places(plan)
+    placement = topology.placement(plan)
     if factor is None:
-        unlike = {device.name: device for row in places.devices for device in row}
-        factor = correction(model, unlike.values(), kind(plan))
-    places = slowed(places, factor)
+        unlike = {device.name: device for row in placement.devices for device in row}
+        factor = correction(model, unlike.values(), plan_kind(plan))
+    placement = slowed(placement, factor)
     shares = plan.shares or (1 / plan.data,) * plan.data
-    alike = places.alike and len(set(shares)) == 1
+    alike = placement.identical and len(set(shares)) == 1
     chosen = range(1) if alike else range(plan.data)
-    replicas = [_replica(model, plan, places, at, shares[at] * model.batch_size) for at in chosen]
+    replicas = [_replica_cost(model, plan, placement, at, shares[at] * model.batch_size) for at in chosen]
     fetch = model.calibration.input_s if model.calibration else 0.0
-    inputs = [fetch * shares[at] * model.batch_size / min(row[at] for row in places.speeds) for at in chosen]
+    inputs = [fetch * shares[at] * model.batch_size / min(row[at] for row in placement.speeds) for at in chosen]
     if plan.staleness:
-        step = _unwaited_s(plan, [one.total_s + put + one.tail_s for one, put in zip(replicas, inputs, strict=True)])
+        step = _asynchronous_step_s(
+            plan, [one.total_s + put + one.tail_s for one, put in zip(replicas, inputs, strict=True)]
+        )
     else:
         step = max(one.total_s + put for one, put in zip(replicas, inputs, strict=True))
         step += max(one.tail_s for one in replicas)
     step = max(step, LEAST_S)
     return Estimate(
         plan, step, model.batch_size / step, min(MOST_BYTES, max(0.0, *(one.memory for one in replicas))),
-        max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step), steps_factor(plan),
+        max(one.memory_fraction for one in replicas) <= USABLE, _step_parts(replicas, inputs, step), steps_factor(plan),
     )  # fmt: skip
 
 
-def fitted(model: ModelProfile, ground: Topology, plan: Plan, measured_s: float) -> float:
+def fit_correction(model: ModelProfile, topology: Topology, plan: Plan, measured_s: float) -> float:
     """The correction with which this plan would have been predicted to take what it took."""
-    low, high = FACTORS
+    low, high = CORRECTION_RANGE
     for _ in range(24):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if estimate(model, ground, plan, middle).step_s > measured_s else (middle, high)
+        low, high = (low, middle) if estimate(model, topology, plan, middle).step_s > measured_s else (middle, high)
     return math.sqrt(low * high)
 
 
-def _unwaited_s(plan: Plan, pieces_s: Sequence[float]) -> float:
+def _asynchronous_step_s(plan: Plan, pieces_s: Sequence[float]) -> float:
     """A step of which each worker takes as many pieces as it has time for, given what a piece takes each of them.
 
     Speeds add up, unless one piece of the slowest lasts longer than the others may run ahead.
@@ -176,11 +178,11 @@ def _unwaited_s(plan: Plan, pieces_s: Sequence[float]) -> float:
     return max(plan.data / whole, max(pieces_s) / (plan.staleness + 1))
 
 
-def _parts(replicas: Sequence[_Replica], inputs: Sequence[float], step: float) -> dict[str, float]:
+def _step_parts(replicas: Sequence[_ReplicaCost], inputs: Sequence[float], step: float) -> dict[str, float]:
     many = len(replicas)
     parts = {
-        "compute": sum(one.computing_s - one.talking_s for one in replicas) / many,
-        "tensor exchange": sum(one.talking_s for one in replicas) / many,
+        "compute": sum(one.computing_s - one.tensor_exchange_s for one in replicas) / many,
+        "tensor exchange": sum(one.tensor_exchange_s for one in replicas) / many,
         "bubble": sum(one.bubble_s for one in replicas) / many,
         "optimiser": max(one.updating_s for one in replicas),
         "exchange": max(one.tail_s - one.updating_s for one in replicas),
@@ -190,27 +192,29 @@ def _parts(replicas: Sequence[_Replica], inputs: Sequence[float], step: float) -
     return parts
 
 
-def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: float) -> _Replica:
-    edges = bounds(model, plan)
+def _replica_cost(model: ModelProfile, plan: Plan, placement: Placement, at: int, samples: float) -> _ReplicaCost:
+    edges = stage_edges(model, plan)
     busy, passing, talking, tails, updates, sizes, full = [], 0.0, 0.0, [], [], [], []
     for worker in range(plan.pipeline):
-        device, speed = places.devices[worker][at], places.speeds[worker][at]
-        sums = table(model, device, speed, samples / plan.microbatches, plan.tensor, places.tensor, plan.recompute)
+        device, speed = placement.devices[worker][at], placement.speeds[worker][at]
+        sums = layer_sums(
+            model, device, speed, samples / plan.microbatches, plan.tensor, placement.tensor, plan.recompute
+        )
         own, talk, held, largest, spans = 0.0, 0.0, 0.0, 0.0, []
         for stage in range(worker, plan.stages, plan.pipeline):
             start, stop = edges[stage], edges[stage + 1]
-            before = None if stage == 0 else places.stages[worker - 1] if worker else places.around
+            before = None if stage == 0 else placement.stages[worker - 1] if worker else placement.wrap_around
             once, through = stage_s(sums, start, stop, device, speed, before)
             own, passing, talk = own + once, passing + through, talk + sums.exchange_s(start, stop)
-            held, largest = held + sums.held(start, stop), max(largest, sums.largest(start, stop))
+            held, largest = held + sums.parameter_count(start, stop), max(largest, sums.largest_layer(start, stop))
             spans.append((start, stop))
         backward = own * (1 - FORWARD)
-        update = optimizer_s(model, device, speed, updated(plan, held))
+        update = optimizer_s(model, device, speed, updated_parameters(plan, held))
         busy.append(own)
         talking = max(talking, talk * plan.microbatches)
         updates.append(update)
-        exchanged = exposed_s(model, plan, places, device, speed, held, largest, backward)
-        besides = device.loop_s / speed + words_s(plan, places, device, speed)
+        exchanged = exposed_s(model, plan, placement, device, speed, held, largest, backward)
+        besides = device.loop_s / speed + step_messages_s(plan, placement, device, speed)
         tails.append(update + exchanged + besides)
         size = worker_bytes(model, plan, sums, spans, worker)
         size += model.sample_bytes * samples + model.working_bytes * samples / plan.microbatches
@@ -219,13 +223,13 @@ def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: 
         full.append(size / device.memory_bytes)
     total = pipeline_s(plan, max(busy), passing) if plan.pipeline > 1 else plan.microbatches * busy[0]
     if plan.pipeline > 1:
-        slow = min(row[at] for row in places.speeds)
-        rest = max(0.0, 1 - slow) * places.period_s  # who waits for its turn then runs at full speed for a while
+        slow = min(row[at] for row in placement.speeds)
+        rest = max(0.0, 1 - slow) * placement.period_s  # who waits for its turn then runs at full speed for a while
         total -= min(max(0.0, total - plan.microbatches * max(busy)), rest)
-        total += PREPARED * places.devices[0][at].microbatch_s / slow
+        total += PIPELINE_SETUP * placement.devices[0][at].microbatch_s / slow
     computing = plan.microbatches * sum(busy) / len(busy)
     longest = max(range(len(tails)), key=tails.__getitem__)
-    return _Replica(
+    return _ReplicaCost(
         total, computing, min(talking, computing), max(0.0, total - computing), tails[longest], updates[longest],
         max(sizes), max(full),
     )  # fmt: skip

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from fairlead.planning.cost import Estimate, estimate, kind
+from fairlead.planning.cost import Estimate, estimate, plan_kind
 from fairlead.planning.plan import Plan
-from fairlead.planning.plan_candidates import SMALL
-from fairlead.planning.plan_choice import choose
+from fairlead.planning.plan_candidates import SMALL_GANG
+from fairlead.planning.plan_choice import choose_plan
 from fairlead.planning.profiles import Device, Hardware, Link, ModelProfile, Seat
-from fairlead.planning.search import best, search
+from fairlead.planning.search import best_plan, search
 from fairlead.planning.search_budget import CURVE_CANDIDATES, Budget
 from fairlead.planning.topology import Topology
 
@@ -41,26 +41,26 @@ def speed_curve(
         device, pace = devices[kind_of], 1.0 if speeds is None else speeds.get(kind_of, 1.0)
         near: dict[int, Estimate] = {}
         for level in range(len(links)):
-            gangs = {size: gang(device, links, size, level, per_node, pace) for size in _looked_at(sizes)}
+            gangs = {size: equal_gang(device, links, size, level, per_node, pace) for size in _sizes_to_search(sizes)}
             if wanted == "auto":
-                best_of = _growing(model, gangs, banned, near, budget)
+                best_of = _best_by_size(model, gangs, banned, near, budget)
             else:
                 best_of = {
-                    size: choose(model, gangs[size], wanted=wanted, banned=banned, budget=budget).estimate
+                    size: choose_plan(model, gangs[size], wanted=wanted, banned=banned, budget=budget).estimate
                     for size in sizes
                 }
             near = near or best_of
-            found += [_point(kind_of, size, level, best_of.get(size)) for size in sorted(sizes)]
+            found += [_curve_point(kind_of, size, level, best_of.get(size)) for size in sorted(sizes)]
     return found
 
 
-def _looked_at(sizes: Sequence[int]) -> list[int]:
+def _sizes_to_search(sizes: Sequence[int]) -> list[int]:
     """Those asked for, and smaller ones: a gang may leave workers without work."""
     powers = {2**power for power in range(max(sizes).bit_length())}
-    return sorted({*sizes, *(size for size in range(1, min(SMALL, max(sizes)) + 1)), *powers} - {0})
+    return sorted({*sizes, *(size for size in range(1, min(SMALL_GANG, max(sizes)) + 1)), *powers} - {0})
 
 
-def _growing(
+def _best_by_size(
     model: ModelProfile,
     gangs: Mapping[int, Hardware],
     banned: Collection[str],
@@ -78,36 +78,38 @@ def _growing(
         tried = [near[at] for at in (max((known for known in near if known <= room), default=0),) if at]
         if size in near and near[size].plan.workers_used == size:  # what is best on one node is seldom bad on two
             tried.append(estimate(model, Topology(hardware), near[size].plan))
-        swiftest = _swifter(swiftest, tried)
-        limit_s = inf if swiftest is None else swiftest.worth_s
+        swiftest = _fastest_fitting(swiftest, tried)
+        limit_s = inf if swiftest is None else swiftest.adjusted_step_s
         whole = search(
-            model, hardware, 1, on_paper=False, resting=False, only=lambda shape: kind(shape) not in banned,
+            model, hardware, 1, on_paper=False, allow_idle=False, only=lambda shape: plan_kind(shape) not in banned,
             limit_s=limit_s, budget=budget,
         )  # fmt: skip
-        swiftest = _swifter(swiftest, whole)
+        swiftest = _fastest_fitting(swiftest, whole)
         if swiftest is not None:
             found[size] = swiftest
     return found
 
 
-def _swifter(known: Estimate | None, tried: Sequence[Estimate]) -> Estimate | None:
+def _fastest_fitting(known: Estimate | None, tried: Sequence[Estimate]) -> Estimate | None:
     """The best of all that fit; what was known before stays if none is better."""
     every = [one for one in (known, *tried) if one is not None and one.fits]
-    return min(every, key=lambda one: one.worth_s, default=None)
+    return min(every, key=lambda one: one.adjusted_step_s, default=None)
 
 
-def _point(kind_of: str, size: int, level: int, one: Estimate | None) -> CurvePoint:
+def _curve_point(kind_of: str, size: int, level: int, one: Estimate | None) -> CurvePoint:
     if one is None or not one.fits:
         return CurvePoint(((kind_of, size),), level, None, 0.0)
-    return CurvePoint(((kind_of, size),), level, one.plan, useful_per_s(one))
+    return CurvePoint(((kind_of, size),), level, one.plan, useful_samples_per_s(one))
 
 
-def useful_per_s(one: Estimate) -> float:
+def useful_samples_per_s(one: Estimate) -> float:
     """Samples per second that count: plans that need more steps for the same accuracy are worth less (U3)."""
     return one.samples_per_s / one.steps_factor
 
 
-def gang(device: Device, links: Sequence[Link], size: int, level: int, per_node: int, speed: float = 1.0) -> Hardware:
+def equal_gang(
+    device: Device, links: Sequence[Link], size: int, level: int, per_node: int, speed: float = 1.0
+) -> Hardware:
     """Equal workers that cross no wider level than this: on one node, or full nodes of so many devices."""
     room = size if level == 0 else min(per_node, max(1, size // 2))
     seats = tuple(Seat(device.name, f"n{at // room}", speed) for at in range(size))
@@ -115,13 +117,13 @@ def gang(device: Device, links: Sequence[Link], size: int, level: int, per_node:
     return Hardware(devices={device.name: device}, seats=seats, links=(near, links[level]) if level else (near,))
 
 
-def mixed(model: ModelProfile, hardware: Hardware) -> CurvePoint:
+def mixed_gang_point(model: ModelProfile, hardware: Hardware) -> CurvePoint:
     """Of one very gang, of whatever devices it consists."""
     counts: dict[str, int] = {}
     for seat in hardware.seats:
         counts[seat.device] = counts.get(seat.device, 0) + 1
-    one = best(model, hardware, on_paper=False)
+    one = best_plan(model, hardware, on_paper=False)
     level = hardware.level(range(len(hardware.seats)))
     return CurvePoint(
-        tuple(sorted(counts.items())), level, one.plan if one else None, useful_per_s(one) if one else 0.0
+        tuple(sorted(counts.items())), level, one.plan if one else None, useful_samples_per_s(one) if one else 0.0
     )

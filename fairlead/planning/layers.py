@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fairlead.planning.collectives import all_reduce_s, paid_s, ring_cpu_s
+from fairlead.planning.collectives import all_reduce_s, exchange_cost_s, ring_cpu_s
 from fairlead.planning.profiles import Calibration, Device, Layer, Link, ModelProfile
 
 FORWARD = 1 / 3
@@ -17,7 +17,7 @@ TRAFFIC = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LayerSums:
     """Prefix sums over the layers for micro-batches of so many samples, cut over ``tensor`` workers."""
 
     busy: tuple[float, ...]  # forward and backward, with recomputation and exchanges of the tensor group
@@ -39,11 +39,11 @@ class Table:
     def exchange_s(self, start: int, stop: int) -> float:
         return self.exchange[stop] - self.exchange[start]
 
-    def held(self, start: int, stop: int) -> float:
+    def parameter_count(self, start: int, stop: int) -> float:
         """Parameters."""
         return self.parameters[stop] - self.parameters[start]
 
-    def largest(self, start: int, stop: int) -> float:
+    def largest_layer(self, start: int, stop: int) -> float:
         """Parameters of the largest layer among these."""
         return max((self.parameters[at + 1] - self.parameters[at] for at in range(start, stop)), default=0.0)
 
@@ -53,14 +53,14 @@ class Table:
     def buffer_bytes(self, start: int, stop: int) -> float:
         return self.buffers[stop] - self.buffers[start]
 
-    def kept_bytes(self, start: int, stop: int) -> float:
+    def activation_bytes(self, start: int, stop: int) -> float:
         return self.kept[stop] - self.kept[start]
 
-    def came_bytes(self, start: int) -> float:
+    def input_bytes(self, start: int) -> float:
         """What the layer before hands over."""
         return self.outputs[start - 1] if start else 0.0
 
-    def again_bytes(self, start: int, stop: int, flight: float) -> tuple[float, float]:
+    def recompute_bytes(self, start: int, stop: int, flight: float) -> tuple[float, float]:
         """Activations with recomputation: what comes into all groups, and all of the heaviest while it is computed."""
         kept = 0.0
         inside: dict[int, float] = {}
@@ -71,34 +71,34 @@ class Table:
                 continue
             key = group or -at - 1
             if key not in inside:
-                kept += self.came_bytes(at)
+                kept += self.input_bytes(at)
             inside[key] = inside.get(key, 0.0) + own
         return kept * flight, max(inside.values(), default=0.0)
 
 
-def table(
+def layer_sums(
     model: ModelProfile, device: Device, speed: float, samples: float, tensor: int, link: Link, recompute: bool = False
-) -> Table:
+) -> LayerSums:
     """What each layer costs a worker of this device and speed that computes ``samples`` at a time."""
     times, exchanges, parameters, kept, outputs = [], [], [], [], []
     known = model.calibration
-    scales = _scales(model, device, known)
+    scales = _calibrated_times(model, device, known)
     for place, layer in enumerate(model.layers):
-        part = _parts(layer, tensor)
-        fixed, each = scales[place] if scales else _by_roofline(layer, device, model.dtype)
+        part = _worker_part(layer, tensor)
+        fixed, each = scales[place] if scales else _roofline_times(layer, device, model.dtype)
         time = (fixed + each * samples * part.flops) / speed * (1 + FORWARD if recompute else 1)
         talk = 0.0
         if tensor > 1 and layer.exchanges:
             size = layer.exchange_bytes * samples / layer.exchanges
             again = 1.5 if recompute else 1.0  # half of the exchanges are of the forward pass
             wire_s, cpu_s = all_reduce_s(tensor, size, link), ring_cpu_s(tensor, size, device)
-            talk = again * layer.exchanges * paid_s(wire_s, cpu_s, device, speed)
+            talk = again * layer.exchanges * exchange_cost_s(wire_s, cpu_s, device, speed)
         times.append(time + talk)
         exchanges.append(talk)
         parameters.append(part.parameters)
         kept.append(part.activation_bytes * samples)
         outputs.append(layer.output_bytes * samples)
-    return Table(
+    return LayerSums(
         _sums(times), _sums(exchanges), _sums(parameters), _sums(kept), tuple(layer.group for layer in model.layers),
         tuple(outputs), _sums(layer.frozen_bytes for layer in model.layers),
         _sums(layer.buffer_bytes for layer in model.layers),
@@ -106,35 +106,35 @@ def table(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _WorkerPart:
     flops: float  # as a fraction
     parameters: float
     activation_bytes: float
 
 
-def _parts(layer: Layer, tensor: int) -> _Part:
+def _worker_part(layer: Layer, tensor: int) -> _WorkerPart:
     if tensor == 1 or not layer.splits:
-        return _Part(1.0, layer.parameters, layer.activation_bytes)
+        return _WorkerPart(1.0, layer.parameters, layer.activation_bytes)
     saved = 1 - 1 / tensor
     flops = 1 - saved * layer.split_flops / layer.flops if layer.flops else 1.0
-    return _Part(
+    return _WorkerPart(
         flops, layer.parameters - saved * layer.split_parameters,
         layer.activation_bytes - saved * layer.split_activation_bytes,
     )  # fmt: skip
 
 
-def _by_roofline(layer: Layer, device: Device, dtype: str) -> tuple[float, float]:
+def _roofline_times(layer: Layer, device: Device, dtype: str) -> tuple[float, float]:
     """Seconds of forward and backward: per pass, and per sample."""
     computing = layer.flops / (device.flops(dtype) * device.efficiency)
     moving = TRAFFIC * layer.activation_bytes / device.memory_bytes_per_s
     return layer.kernels * device.launch_s / FORWARD, (computing + moving) / FORWARD
 
 
-def _scales(model: ModelProfile, device: Device, known: Calibration | None) -> list[tuple[float, float]]:
+def _calibrated_times(model: ModelProfile, device: Device, known: Calibration | None) -> list[tuple[float, float]]:
     """The measured time divided among the layers: by their own measured times, else by what they should take."""
     if known is None or known.device != device.name:
         return []
-    guessed = [_by_roofline(layer, device, model.dtype) for layer in model.layers]
+    guessed = [_roofline_times(layer, device, model.dtype) for layer in model.layers]
     weights = [layer.seconds for layer in model.layers]
     if sum(weights) <= 0:
         weights = [each for _, each in guessed]

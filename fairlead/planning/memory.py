@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from fairlead.planning.layers import Table
+from fairlead.planning.layers import LayerSums
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, ModelProfile
 
@@ -36,7 +36,7 @@ def in_flight(plan: Plan, stage: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def flights(microbatches: int, depth: int, chunks: int, stage: int) -> tuple[tuple[int, ...], ...]:
+def in_flight_by_chunk(microbatches: int, depth: int, chunks: int, stage: int) -> tuple[tuple[int, ...], ...]:
     """Of a worker with several stages that take turns: how many micro-batches each has in flight at full moments.
 
     The first of its stages fills up before the others, and its activations may be the largest.
@@ -55,54 +55,56 @@ def flights(microbatches: int, depth: int, chunks: int, stage: int) -> tuple[tup
     return tuple(sorted(seen - fuller))
 
 
-def worker_bytes(model: ModelProfile, plan: Plan, sums: Table, spans: Sequence[tuple[int, int]], stage: int) -> float:
+def worker_bytes(
+    model: ModelProfile, plan: Plan, sums: LayerSums, spans: Sequence[tuple[int, int]], stage: int
+) -> float:
     """Of a worker that holds these runs of layers, each a stage of its own."""
     if plan.schedule != "interleaved":
         return sum(stage_bytes(model, plan, sums, start, stop, stage) for start, stop in spans)
     return max(
         sum(stage_bytes(model, plan, sums, *span, stage, count) for span, count in zip(spans, counts, strict=True))
-        for counts in flights(plan.microbatches, plan.pipeline, plan.chunks, stage)
+        for counts in in_flight_by_chunk(plan.microbatches, plan.pipeline, plan.chunks, stage)
     )
 
 
 def stage_bytes(
-    model: ModelProfile, plan: Plan, sums: Table, start: int, stop: int, stage: int, flight: float | None = None
+    model: ModelProfile, plan: Plan, sums: LayerSums, start: int, stop: int, stage: int, flight: float | None = None
 ) -> float:
     """Of a worker that holds these layers as this stage, for the micro-batches that ``sums`` was made for.
 
     ``flight``: as many of them at once, if it is not what is usual for the schedule.
     """
-    held, largest = sums.held(start, stop), sums.largest(start, stop)
+    held, largest = sums.parameter_count(start, stop), sums.largest_layer(start, stop)
     flight = in_flight(plan, stage) if flight is None else flight
     still = held * (model.parameter_bytes + model.state_bytes) + sums.frozen_bytes(start, stop)
     gradients = held * model.gradient_bytes
     many = plan.pipeline > 1 or plan.microbatches > 1
-    besides = sums.buffer_bytes(start, stop) + _handed(plan, sums, start, stop, flight)
+    besides = sums.buffer_bytes(start, stop) + _boundary_bytes(plan, sums, start, stop, flight)
     if plan.sharded:
         # Two layers are whole at any time: the one that computes and the one that is being gathered; a third while
         # gradients add up. In a pipeline the stage stays whole from its first micro-batch to its last.
         whole = held if plan.pipeline > 1 else (3 if many else 2) * largest
         still = (still + gradients) / plan.data + whole * (model.parameter_bytes + model.gradient_bytes)
-        return still + besides + _kept(model, plan, sums, start, stop, flight)
+        return still + besides + _activation_bytes(model, plan, sums, start, stop, flight)
     if plan.data > 1:
-        still += gradients * (1 + _on_the_way(plan))  # the buffer in which they are exchanged
+        still += gradients * (1 + _compression_buffers(plan))  # the buffer in which they are exchanged
     if plan.sync == "parameter-server":  # its own part twice more, and a buffer for each that asks
         still += held * 2 * model.parameter_bytes
     if many:  # gradients add up: those of the largest layer are there twice for a moment
         adding = largest * model.gradient_bytes
-        return still + gradients + adding + besides + _kept(model, plan, sums, start, stop, flight)
-    return still + besides + _passing(model, plan, sums)
+        return still + gradients + adding + besides + _activation_bytes(model, plan, sums, start, stop, flight)
+    return still + besides + _single_pass_bytes(model, plan, sums)
 
 
-def _handed(plan: Plan, sums: Table, start: int, stop: int, flight: float) -> float:
+def _boundary_bytes(plan: Plan, sums: LayerSums, start: int, stop: int, flight: float) -> float:
     """Room of a stage for what comes in, and for gradients from ahead."""
     if plan.pipeline == 1:
         return 0.0
     ahead = sums.outputs[stop - 1] if stop < sums.layers else 0.0
-    return flight * (sums.came_bytes(start) + ahead)
+    return flight * (sums.input_bytes(start) + ahead)
 
 
-def _on_the_way(plan: Plan) -> float:
+def _compression_buffers(plan: Plan) -> float:
     """What compressed gradients need on top, in sizes of the gradients (fairlead/training/parallel/compression.py).
 
     As int8 everybody's are held at once: as they came, widened, and widened with their scales; and what was lost.
@@ -112,22 +114,24 @@ def _on_the_way(plan: Plan) -> float:
     return 0.5 if plan.compression == "bf16" else 0.0
 
 
-def _kept(model: ModelProfile, plan: Plan, sums: Table, start: int, stop: int, flight: float) -> float:
+def _activation_bytes(model: ModelProfile, plan: Plan, sums: LayerSums, start: int, stop: int, flight: float) -> float:
     """Activations of all micro-batches that are under way."""
     if not plan.recompute:
-        return sums.kept_bytes(start, stop) * flight
+        return sums.activation_bytes(start, stop) * flight
     if plan.pipeline > 1 and not model.blocks:  # a stage is computed again as a whole
-        return sums.came_bytes(start) * flight + sums.kept_bytes(start, stop)
-    return sum(sums.again_bytes(start, stop, flight))
+        return sums.input_bytes(start) * flight + sums.activation_bytes(start, stop)
+    return sum(sums.recompute_bytes(start, stop, flight))
 
 
-def _passing(model: ModelProfile, plan: Plan, sums: Table) -> float:
+def _single_pass_bytes(model: ModelProfile, plan: Plan, sums: LayerSums) -> float:
     """Activations and gradients of one pass: a layer's activations go when its gradients come."""
     count = sums.layers
     if plan.recompute:
-        edges, heaviest = sums.again_bytes(0, count, 1.0)
-        return heaviest + max(edges, sums.held(0, count) * model.gradient_bytes)
-    return max(sums.kept_bytes(0, at + 1) + sums.held(at, count) * model.gradient_bytes for at in range(count))
+        edges, heaviest = sums.recompute_bytes(0, count, 1.0)
+        return heaviest + max(edges, sums.parameter_count(0, count) * model.gradient_bytes)
+    return max(
+        sums.activation_bytes(0, at + 1) + sums.parameter_count(at, count) * model.gradient_bytes for at in range(count)
+    )
 
 
 def handover_bytes(model: ModelProfile, plan: Plan, device: Device) -> float:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fairlead.planning.profiles import Layer, ModelProfile
 
 
-def coarse(model: ModelProfile, most: int) -> ModelProfile:
+def coarsened(model: ModelProfile, most: int) -> ModelProfile:
     """The model in at most so many layers of about equal weight; cuts are then possible only between those."""
     if len(model.layers) <= most:
         return model
@@ -24,10 +24,10 @@ def coarse(model: ModelProfile, most: int) -> ModelProfile:
             runs.append([])
         runs[-1].append(layer)
         passed += weight
-    return replace(model, layers=tuple(_together(run) for run in runs))
+    return replace(model, layers=tuple(_merged(run) for run in runs))
 
 
-def _together(run: Sequence[Layer]) -> Layer:
+def _merged(run: Sequence[Layer]) -> Layer:
     if len(run) == 1:
         return run[0]
     groups = {layer.group for layer in run}

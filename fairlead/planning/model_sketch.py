@@ -23,7 +23,7 @@ class Glance(Protocol):
     def kept_bytes(self) -> float: ...
 
 
-def sketch(parameters: int, batch_size: int, samples: int, seen: Glance) -> ModelProfile:
+def sketch_profile(parameters: int, batch_size: int, samples: int, seen: Glance) -> ModelProfile:
     """Enough to weigh one process against copies; an optimiser as large as Adam's is assumed."""
     update_s = parameters * (8.0 + 2 * STATE_BYTES) / COPIED_BYTES_PER_S
     return ModelProfile(

@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     members: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        wrong = contradiction(self)
+        wrong = find_contradiction(self)
         if wrong:
             raise InvalidSpec(wrong, field="plan")
 
@@ -121,14 +121,14 @@ def plan_from(plain: Mapping[str, Any]) -> Plan:
         raise InvalidSpec(str(error), field="plan") from None
 
 
-def contradiction(plan: Plan) -> str | None:
+def find_contradiction(plan: Plan) -> str | None:
     """Why these values are no plan; None when they are one."""
     if min(plan.data, plan.tensor, plan.pipeline, plan.microbatches, plan.chunks, plan.period, plan.group) < 1:
         return "degrees and counts are whole numbers above 0"
-    return _in_pipeline(plan) or _between_replicas(plan) or _seats(plan)
+    return _pipeline_contradiction(plan) or _replica_contradiction(plan) or _worker_contradiction(plan)
 
 
-def _in_pipeline(plan: Plan) -> str | None:
+def _pipeline_contradiction(plan: Plan) -> str | None:
     if (plan.pipeline > 1) != (plan.schedule is not None):
         return "a schedule belongs to pipeline stages, and they need one"
     if plan.pipeline == 1 and plan.chunks > 1:
@@ -142,7 +142,7 @@ def _in_pipeline(plan: Plan) -> str | None:
     return None
 
 
-def _between_replicas(plan: Plan) -> str | None:
+def _replica_contradiction(plan: Plan) -> str | None:
     if (plan.data > 1) != (plan.sync != "none"):
         return "replicas must be synchronised, and only they"
     if plan.sharded and (plan.data == 1 or plan.sync not in ("allreduce", "hierarchical")):
@@ -156,7 +156,7 @@ def _between_replicas(plan: Plan) -> str | None:
     return None
 
 
-def _seats(plan: Plan) -> str | None:
+def _worker_contradiction(plan: Plan) -> str | None:
     if plan.shares and (len(plan.shares) != plan.data or min(plan.shares) < 0 or abs(sum(plan.shares) - 1) > 1e-6):
         return "shares are one part of the batch per replica, and sum to 1"
     if plan.members and (len(set(plan.members)) != plan.workers_used or len(plan.members) != plan.workers_used):
@@ -169,6 +169,6 @@ def _seats(plan: Plan) -> str | None:
 SINGLE = Plan()
 
 
-def ddp(workers: int) -> Plan:
+def ddp_plan(workers: int) -> Plan:
     """What everybody would do: the baseline that every plan is compared with."""
     return Plan(data=workers, sync="allreduce", buckets=True) if workers > 1 else SINGLE

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from fairlead.planning.plan import Compression, Plan, Schedule, Sync
 from fairlead.planning.profiles import Hardware, ModelProfile
 
-SMALL = 8
+SMALL_GANG = 8
 """So few workers that every number of them is tried, also across nodes for tensor groups."""
 
 MOST_MICROBATCHES = 512
@@ -44,10 +44,8 @@ class Shape:
     members: tuple[int, ...] = ()
 
     @property
-    def used(self) -> int:
+    def workers_used(self) -> int:
         return self.data * self.tensor * self.pipeline
-
-    workers_used = used  # as plans call it
 
     def plan(self, model: ModelProfile, cuts: tuple[str, ...] = (), members: tuple[int, ...] | None = None) -> Plan:
         """With everything that the model adds to it."""
@@ -59,27 +57,29 @@ class Shape:
         return Plan(**values, splits=splits, cuts=cuts, local_statistics=norms)
 
 
-def carried_out(shape: Shape) -> bool:
+def is_supported(shape: Shape) -> bool:
     """Whether Fairlead can run such a plan today; the others are for plans on paper."""
     return shape.sync != "parameter-server" or not shape.recompute
 
 
-def _in_copies(shape: Shape) -> bool:
+def _is_whole_copies(shape: Shape) -> bool:
     return shape.tensor == shape.pipeline == 1 and not shape.sharded and not shape.buckets
 
 
-def shapes(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True, resting: bool = True) -> Iterator[Shape]:
+def shapes(
+    model: ModelProfile, hardware: Hardware, *, on_paper: bool = True, allow_idle: bool = True
+) -> Iterator[Shape]:
     """All of them, each once; ``on_paper`` also those that cannot be carried out yet.
 
-    ``resting``: also those that leave workers without work.
+    ``allow_idle``: also those that leave workers without work.
     """
     everybody = [tuple(range(len(hardware.seats)))]
-    for shape in _all(model, hardware, selections(hardware) if resting else everybody):
-        if (on_paper or carried_out(shape)) and (not model.copies_only or _in_copies(shape)):
+    for shape in _all_shapes(model, hardware, worker_selections(hardware) if allow_idle else everybody):
+        if (on_paper or is_supported(shape)) and (not model.copies_only or _is_whole_copies(shape)):
             yield shape
 
 
-def _all(model: ModelProfile, hardware: Hardware, chosen: Sequence[tuple[int, ...]]) -> Iterator[Shape]:
+def _all_shapes(model: ModelProfile, hardware: Hardware, chosen: Sequence[tuple[int, ...]]) -> Iterator[Shape]:
     for members in chosen:
         used = len(members)
         for tensor in _tensor_degrees(model, hardware, members):
@@ -91,11 +91,11 @@ def _all(model: ModelProfile, hardware: Hardware, chosen: Sequence[tuple[int, ..
                     continue
                 everybody = members == tuple(range(len(hardware.seats)))
                 base = Shape(data=data, tensor=tensor, pipeline=pipeline, members=() if everybody else members)
-                for shape in _exchanged(model, hardware, base, members):
-                    yield from _batched(model, shape)
+                for shape in _with_sync(model, hardware, base, members):
+                    yield from _with_microbatches(model, shape)
 
 
-def selections(hardware: Hardware) -> list[tuple[int, ...]]:
+def worker_selections(hardware: Hardware) -> list[tuple[int, ...]]:
     """Which workers may take part: all; the fastest few; or those of one node. Ordered by node, then as given."""
     count = len(hardware.seats)
     power = [seat.speed * hardware.devices[seat.device].flops("float32") for seat in hardware.seats]
@@ -104,7 +104,7 @@ def selections(hardware: Hardware) -> list[tuple[int, ...]]:
         nodes.setdefault(seat.node, []).append(worker)
     natural = {worker: place for place, worker in enumerate(worker for each in nodes.values() for worker in each)}
     powers = [2**k for k in range(count.bit_length()) if 2**k < count]
-    sizes = list(range(1, count + 1)) if count <= SMALL else [*powers, count]
+    sizes = list(range(1, count + 1)) if count <= SMALL_GANG else [*powers, count]
     swift = sorted(natural, key=lambda worker: (-power[worker], natural[worker]))
     found: dict[tuple[int, ...], None] = {}
     for size in sizes:
@@ -123,18 +123,18 @@ def _tensor_degrees(model: ModelProfile, hardware: Hardware, members: Sequence[i
         near = all(
             hardware.level(members[at : at + degree]) == 0 for at in range(0, len(members), degree)
         )  # beyond a node the exchanges of every layer would be waited for
-        if degree == 1 or near or len(hardware.seats) <= SMALL:
+        if degree == 1 or near or len(hardware.seats) <= SMALL_GANG:
             found.append(degree)
     return found
 
 
-def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Sequence[int]) -> Iterator[Shape]:
+def _with_sync(model: ModelProfile, hardware: Hardware, base: Shape, members: Sequence[int]) -> Iterator[Shape]:
     """With every way of keeping its replicas alike."""
     if base.data == 1:
         yield base
         return
     cards = all(hardware.device(worker).backend == "nccl" for worker in members)
-    pure = base.data == base.used
+    pure = base.data == base.workers_used
     if not cards or not pure:  # one piece after the backward pass costs least where a core computes and sends
         yield replace(base, sync="allreduce")
     if pure:  # parts of a model are summed in one piece (fairlead/training/parallel/fsdp.py, pipelines.py)
@@ -142,7 +142,7 @@ def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Se
     if not cards and pure and model.parameters * model.gradient_bytes > 2 * SMALL_BUCKET:
         yield replace(base, sync="allreduce", buckets=True, bucket_bytes=SMALL_BUCKET)
     yield replace(base, sync="allreduce", sharded=True)
-    ring = _ring(hardware, base, members)
+    ring = _replicas_per_node(hardware, base, members)
     if ring:
         yield replace(base, sync="hierarchical", group=ring)
     if not model.exact and pure:
@@ -155,7 +155,7 @@ def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Se
         yield replace(base, sync="allreduce", compression="int8")
 
 
-def _ring(hardware: Hardware, base: Shape, members: Sequence[int]) -> int | None:
+def _replicas_per_node(hardware: Hardware, base: Shape, members: Sequence[int]) -> int | None:
     """Replicas per node, when all nodes have equally many, and more than one of each; of plain data parallelism."""
     if base.pipeline > 1 or base.tensor > 1:
         return None
@@ -165,10 +165,10 @@ def _ring(hardware: Hardware, base: Shape, members: Sequence[int]) -> int | None
     return size if not sizes and 1 < size < base.data else None
 
 
-def _batched(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
+def _with_microbatches(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
     """With every schedule and number of micro-batches that divides the batch."""
     if shape.pipeline == 1:
-        yield from _accumulated(model, shape)
+        yield from _with_accumulation(model, shape)
         return
     if model.batch_size % shape.data or (model.batch_norm and model.exact):
         return
@@ -190,7 +190,7 @@ def _batched(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
                 yield replace(cut, schedule="interleaved", chunks=2)
 
 
-def _accumulated(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
+def _with_accumulation(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
     """Without a pipeline, micro-batches only save memory."""
     many = 1
     while many == 1 or many * shape.data <= model.batch_size:

@@ -9,21 +9,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fairlead.planning.cost import Estimate, estimate, kind
+from fairlead.planning.cost import Estimate, estimate, plan_kind
 from fairlead.planning.memory import USABLE
-from fairlead.planning.plan import SINGLE, Plan, ddp
+from fairlead.planning.plan import SINGLE, Plan, ddp_plan
 from fairlead.planning.plan_candidates import Shape
-from fairlead.planning.plan_reasons import explain, row
+from fairlead.planning.plan_reasons import explain_plans, plan_row
 from fairlead.planning.profiles import Hardware, ModelProfile
 from fairlead.planning.search import candidates, search
 from fairlead.planning.search_budget import Budget
 from fairlead.planning.topology import Topology
 from fairlead.units import shown_size
 
-WANTED = ("auto", "single", "dp", "ddp", "fsdp", "tp", "pp")
+PLAN_FAMILIES = ("auto", "single", "dp", "ddp", "fsdp", "tp", "pp")
 """What may be asked for: the planner's choice, or the best plan of one family."""
 
-CUTS = ("tp", "pp")
+MODEL_PARALLEL = ("tp", "pp")
 """Those that take the model apart: nobody can run them who has not looked at it."""
 
 MARGIN = 0.1
@@ -32,7 +32,7 @@ MARGIN = 0.1
 UNMEASURED = 0.25
 """... where devices are only known by their type: such predictions are further off."""
 
-SHOWN = 6
+ALTERNATIVES_SHOWN = 6
 """Other candidates that are kept with a choice, so that one can see what it was weighed against."""
 
 
@@ -52,15 +52,15 @@ class Choice:
     def rows(self) -> list[dict[str, Any]]:
         """The candidates with figures and reasons, the chosen one first, as ``fairlead plan`` shows them."""
         every = [self.estimate, *self.others]
-        return [row(one, why) for one, why in zip(every, [self.reason, *explain(every)[1:]], strict=True)]
+        return [plan_row(one, why) for one, why in zip(every, [self.reason, *explain_plans(every)[1:]], strict=True)]
 
 
-def replicas(workers: int) -> Plan:
+def replica_plan(workers: int) -> Plan:
     """Whole copies on all workers, gradients summed in one piece: what runs where nothing better is known."""
     return Plan(data=workers, sync="allreduce") if workers > 1 else SINGLE
 
 
-def family(plan: Plan | Shape) -> str:
+def plan_family(plan: Plan | Shape) -> str:
     """The word of ``WANTED`` that means such a plan."""
     if plan.workers_used == 1:
         return "single"
@@ -71,9 +71,9 @@ def family(plan: Plan | Shape) -> str:
     return "fsdp" if plan.sharded else "ddp" if plan.buckets else "dp"
 
 
-def objection(model: ModelProfile, wanted: str) -> str:
+def why_unsupported(model: ModelProfile, wanted: str) -> str:
     """Why no gang can ever run this model under such a plan; empty if one may."""
-    if model.copies_only and wanted in ("fsdp", *CUTS):
+    if model.copies_only and wanted in ("fsdp", *MODEL_PARALLEL):
         why = "only whole copies of it can run"
     elif wanted == "tp" and model.tensor_limit < 2:
         why = "none of its layers can be shared by workers"
@@ -84,16 +84,16 @@ def objection(model: ModelProfile, wanted: str) -> str:
     return f"{why} ({model.limits[0]})" if model.limits else why
 
 
-def blind(wanted: str, workers: int) -> Plan:
+def plan_without_profile(wanted: str, workers: int) -> Plan:
     """The plan for a model of which nothing is known: those that were asked for and need no cuts, else replicas."""
     if workers == 1:
         return SINGLE
-    plain = replicas(workers)
-    known = {"single": Plan(members=(0,)), "ddp": ddp(workers), "fsdp": replace(plain, sharded=True)}
+    plain = replica_plan(workers)
+    known = {"single": Plan(members=(0,)), "ddp": ddp_plan(workers), "fsdp": replace(plain, sharded=True)}
     return known.get(wanted, plain)
 
 
-def choose(
+def choose_plan(
     model: ModelProfile, hardware: Hardware, *, wanted: str = "auto", banned: Collection[str] = (),
     margin: float = MARGIN, budget: Budget | None = None,
 ) -> Choice:  # fmt: skip
@@ -104,73 +104,77 @@ def choose(
     it is the best found so far, and the reason says so.
     """
     budget = Budget() if budget is None else budget
-    found = (_fastest if wanted == "auto" else _asked_for)(model, hardware, wanted, banned, margin, budget)
-    return replaced(found, reason=budget.said(found.reason))
+    found = (_choose_fastest if wanted == "auto" else _choose_requested)(
+        model, hardware, wanted, banned, margin, budget
+    )
+    return replaced(found, reason=budget.annotated(found.reason))
 
 
-def _fastest(
+def _choose_fastest(
     model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float, budget: Budget
 ) -> Choice:
-    usual = estimate(model, Topology(hardware), replicas(len(hardware.seats)))
+    usual = estimate(model, Topology(hardware), replica_plan(len(hardware.seats)))
     every = candidates(model, hardware, on_paper=False, budget=budget)
-    able = [one for one in every if one.fits and kind(one.plan) not in banned]
+    able = [one for one in every if one.fits and plan_kind(one.plan) not in banned]
     if not able:
-        return Choice(usual, _tried(model, hardware, usual, any(one.fits for one in every)))
+        return Choice(usual, _why_replicas(model, hardware, usual, any(one.fits for one in every)))
     best = able[0]
     if best.plan == usual.plan:
-        return Choice(best, _with_limits(explain(able)[0], model), _weighed(every, best))
-    if usual.fits and usual.worth_s < best.worth_s * (1 + margin):
-        faster = usual.worth_s / best.worth_s - 1
+        return Choice(best, _with_limits(explain_plans(able)[0], model), _alternatives(every, best))
+    if usual.fits and usual.adjusted_step_s < best.adjusted_step_s * (1 + margin):
+        faster = usual.adjusted_step_s / best.adjusted_step_s - 1
         said = f"replicas: {best.plan.id} is predicted to be only {faster:.0%} faster, which may be an error"
-        return Choice(usual, _with_limits(said, model), _weighed(every, usual))
-    return Choice(best, _with_limits(explain(able)[0], model), _weighed(every, best))
+        return Choice(usual, _with_limits(said, model), _alternatives(every, usual))
+    return Choice(best, _with_limits(explain_plans(able)[0], model), _alternatives(every, best))
 
 
-def needed(one: Estimate, hardware: Hardware) -> str:
+def memory_in_words(one: Estimate, hardware: Hardware) -> str:
     """What whole copies need of each worker's memory, and what there is of it, in words."""
     workers = one.plan.members or range(one.plan.workers_used)
     least = min(hardware.device(worker).memory_bytes for worker in workers)
     return f"{shown_size(one.memory_bytes)} of memory on a worker, of {shown_size(USABLE * least)} that it may use"
 
 
-def _tried(model: ModelProfile, hardware: Hardware, usual: Estimate, fitting: bool) -> str:
+def _why_replicas(model: ModelProfile, hardware: Hardware, usual: Estimate, fitting: bool) -> str:
     if usual.fits:
         return "replicas: every other plan that fits has failed with this model"
     why = "what would fit has failed with this model" if fitting else "the model fits in no way"
-    said = f"{why}, so it is tried as replicas, which are predicted to need {needed(usual, hardware)}"
+    said = f"{why}, so it is tried as replicas, which are predicted to need {memory_in_words(usual, hardware)}"
     return _with_limits(f"{said}: give it more memory or more workers, or a smaller batch", model)
 
 
-def _weighed(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:
+def _alternatives(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:
     """The others worth showing: the best few, and what everybody would do."""
     others = [one for one in every if one.plan.id != chosen.plan.id]
-    few = others[:SHOWN]
-    return (*few, *(one for one in others[SHOWN:] if one.plan.id in ("ddp", "single")))
+    few = others[:ALTERNATIVES_SHOWN]
+    return (*few, *(one for one in others[ALTERNATIVES_SHOWN:] if one.plan.id in ("ddp", "single")))
 
 
-def _asked_for(
+def _choose_requested(
     model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float, budget: Budget
 ) -> Choice:
     """The best plan of this family, also where it is not predicted to fit; one worker alone runs as it is.
 
     Where several workers have no plan of this family the choice says so and is not to be run.
     """
-    ground, workers = Topology(hardware), len(hardware.seats)
-    usual = estimate(model, ground, replicas(workers))
+    topology, workers = Topology(hardware), len(hardware.seats)
+    usual = estimate(model, topology, replica_plan(workers))
     if wanted in ("dp", "ddp"):
-        found = [usual if wanted == "dp" else estimate(model, ground, ddp(workers))]
+        found = [usual if wanted == "dp" else estimate(model, topology, ddp_plan(workers))]
     else:
-        found = search(model, hardware, 1, on_paper=False, only=lambda shape: family(shape) == wanted, budget=budget)
+        found = search(
+            model, hardware, 1, on_paper=False, only=lambda shape: plan_family(shape) == wanted, budget=budget
+        )
     named = "replicas were" if wanted == "dp" else f"{wanted} was"
     if found and found[0].fits:
         return Choice(found[0], f"{named} asked for")
     if workers == 1:
-        alone = _fastest(model, hardware, "auto", banned, margin, budget)
+        alone = _choose_fastest(model, hardware, "auto", banned, margin, budget)
         return replaced(alone, reason=f"{named} asked for, and one worker runs alone: {alone.reason}")
-    why = objection(model, wanted)
-    if wanted not in CUTS and not why:
-        tried = found[0] if found else estimate(model, ground, blind(wanted, workers))
-        return Choice(tried, f"{named} asked for; it is predicted to need {needed(tried, hardware)}")
+    why = why_unsupported(model, wanted)
+    if wanted not in MODEL_PARALLEL and not why:
+        tried = found[0] if found else estimate(model, topology, plan_without_profile(wanted, workers))
+        return Choice(tried, f"{named} asked for; it is predicted to need {memory_in_words(tried, hardware)}")
     why = why or f"no plan of this kind suits its batch, its maths and the memory of {workers} of these workers"
     return Choice(usual, f"{named} asked for, and cannot run: {why}", refused=why)
 

@@ -7,21 +7,21 @@ from typing import Any
 
 from fairlead.planning.cost import PARTS, Estimate
 
-WORDS: Mapping[str, str] = {
+PART_NAMES: Mapping[str, str] = {
     "compute": "computing", "exchange": "exchanging gradients and parameters",
     "tensor exchange": "exchanges within layers", "bubble": "idle stages", "optimiser": "updating parameters",
     "input": "fetching samples", "waiting": "waiting for slower workers",
 }  # fmt: skip
 
 
-def explain(candidates: Sequence[Estimate]) -> list[str]:
+def explain_plans(candidates: Sequence[Estimate]) -> list[str]:
     """One reason for each; the first is the chosen one."""
     chosen = candidates[0]
     usual = next((one for one in candidates if one.plan.id == "ddp"), None)
-    return [_chosen(chosen, usual), *(_other(one, chosen) for one in candidates[1:])]
+    return [_why_chosen(chosen, usual), *(_why_not_chosen(one, chosen) for one in candidates[1:])]
 
 
-def row(one: Estimate, why: str, measured_step_s: float | None = None) -> dict[str, Any]:
+def plan_row(one: Estimate, why: str, measured_step_s: float | None = None) -> dict[str, Any]:
     """A candidate as people and scripts get it; one that does not fit is only there to be compared with."""
     plan = one.plan
     return {
@@ -33,36 +33,39 @@ def row(one: Estimate, why: str, measured_step_s: float | None = None) -> dict[s
     }  # fmt: skip
 
 
-def _chosen(one: Estimate, usual: Estimate | None) -> str:
+def _why_chosen(one: Estimate, usual: Estimate | None) -> str:
     share = one.parts.get(one.bottleneck, 0.0) / one.step_s if one.step_s else 0.0
-    said = f"fastest of all that fit: {share:.0%} of the step is {WORDS[one.bottleneck]}"
+    part = PART_NAMES[one.bottleneck]
+    said = f"fastest of all that fit: {share:.0%} of the step is {part}"
     if one.plan.workers_used == 1:
-        said = f"one process is fastest, exchanges would cost more than they save: {share:.0%} {WORDS[one.bottleneck]}"
+        said = f"one process is fastest, exchanges would cost more than they save: {share:.0%} {part}"
     if usual is None or usual.plan.id == one.plan.id:
         return said
     if not usual.fits:
         return f"{said}; plain DDP does not fit into memory"
-    saved = _saved(one, usual)
-    return f"{said}; {usual.worth_s / one.worth_s:.2f} times as fast as plain DDP" + (f", {saved}" if saved else "")
+    saved = _largest_saving(one, usual)
+    return f"{said}; {usual.adjusted_step_s / one.adjusted_step_s:.2f} times as fast as plain DDP" + (
+        f", {saved}" if saved else ""
+    )
 
 
-def _saved(one: Estimate, usual: Estimate) -> str:
+def _largest_saving(one: Estimate, usual: Estimate) -> str:
     gains = {part: usual.parts.get(part, 0.0) - one.parts.get(part, 0.0) for part in PARTS}
     most = max(gains, key=lambda part: gains[part])
     if gains[most] <= 0:
         return ""
-    return f"which spends {_ms(usual.parts[most])} on {WORDS[most]} instead of {_ms(one.parts[most])}"
+    return f"which spends {_ms(usual.parts[most])} on {PART_NAMES[most]} instead of {_ms(one.parts[most])}"
 
 
-def _other(one: Estimate, chosen: Estimate) -> str:
+def _why_not_chosen(one: Estimate, chosen: Estimate) -> str:
     if not one.fits:
         return "does not fit into memory"
-    slower = one.worth_s / chosen.worth_s
+    slower = one.adjusted_step_s / chosen.adjusted_step_s
     if slower < 1.005:
         return "as fast as the chosen one"
     losses = {part: one.parts.get(part, 0.0) - chosen.parts.get(part, 0.0) for part in PARTS}
     most = max(losses, key=lambda part: losses[part])
-    more = f", mostly by {WORDS[most]} ({_ms(one.parts[most])})" if losses[most] > 0 else ""
+    more = f", mostly by {PART_NAMES[most]} ({_ms(one.parts[most])})" if losses[most] > 0 else ""
     steps = f", needs {one.steps_factor:.2f} times the steps" if one.steps_factor > 1 else ""
     return f"{slower:.2f} times the time{more}{steps}"
 

@@ -13,7 +13,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Split
 
 T = TypeVar("T")
-EVERY = "*"
+ALL_KINDS = "*"
 """What all kinds of plans have in common in a correction: it changes no ranking."""
 
 
@@ -169,7 +169,7 @@ def correction(model: ModelProfile, devices: Iterable[Device], kind: str) -> flo
     """By how much plans of this kind are slower than computed: as learned with this model, else as usual here."""
     known = model.calibration.factors if model.calibration else {}
     usual = max((prod(device.factors.get(part, 1.0) for part in kind.split("+")) for device in devices), default=1.0)
-    return known.get(EVERY, 1.0) * (1.0 if kind == EVERY else known.get(kind, usual))
+    return known.get(ALL_KINDS, 1.0) * (1.0 if kind == ALL_KINDS else known.get(kind, usual))
 
 
 def to_plain(profile: ModelProfile | Hardware | Calibration) -> dict[str, Any]:

@@ -9,70 +9,72 @@ from math import inf
 
 from msgspec.structs import replace as changed
 
-from fairlead.planning.batch_shares import even_shares
-from fairlead.planning.collectives import sum_s
-from fairlead.planning.cost import Estimate, estimate, fill_part, kind, pace, steps_factor
-from fairlead.planning.layers import FORWARD, table
-from fairlead.planning.plan import Plan, ddp
+from fairlead.planning.batch_shares import balanced_batch_counts
+from fairlead.planning.collectives import sum_wire_s
+from fairlead.planning.cost import Estimate, estimate, fill_fraction, plan_kind, schedule_factor, steps_factor
+from fairlead.planning.layers import FORWARD, layer_sums
+from fairlead.planning.plan import Plan, ddp_plan
 from fairlead.planning.plan_candidates import Shape, shapes
 from fairlead.planning.profiles import Hardware, Link, ModelProfile, correction
 from fairlead.planning.replica_sync import optimizer_s
 from fairlead.planning.search_budget import SHAPES, Budget
-from fairlead.planning.stage_assignment import assigned
+from fairlead.planning.stage_assignment import assign_stages
 from fairlead.planning.topology import Topology
 
-KEPT = 12
+RANKED = 12
 """Candidates that are ranked; whatever cannot be among them is not looked at in detail."""
 
-EACH = 2
+PER_FAMILY = 2
 """Of these, with the same degrees and synchronisation: they differ in micro-batches and schedule only."""
 
 
 def search(
-    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True, resting: bool = True,
+    model: ModelProfile, hardware: Hardware, keep: int = RANKED, *, on_paper: bool = True, allow_idle: bool = True,
     only: Callable[[Shape], bool] | None = None, limit_s: float = inf, budget: Budget | None = None,
 ) -> list[Estimate]:  # fmt: skip
     """The best plans that fit into memory, the fastest to accuracy first; empty when nothing fits.
 
-    ``on_paper``: also those that Fairlead cannot carry out yet; ``resting``: also those that leave workers without
+    ``on_paper``: also those that Fairlead cannot carry out yet; ``allow_idle``: also those that leave workers without
     work; ``only`` those shapes, if it is given; what takes longer to the same accuracy than ``limit_s`` is left out.
     The best found so far when the ``budget`` is used up.
     """
     budget = Budget() if budget is None else budget
-    ground, floors, board = Topology(hardware), _Floors(model, hardware), _Board(keep, limit_s)
+    topology, bounds, ranking = Topology(hardware), _LowerBounds(model, hardware), _Ranking(keep, limit_s)
     every = (
-        shape for shape in shapes(model, hardware, on_paper=on_paper, resting=resting) if only is None or only(shape)
+        shape
+        for shape in shapes(model, hardware, on_paper=on_paper, allow_idle=allow_idle)
+        if only is None or only(shape)
     )
-    todo = sorted((floors.of(shape), place, shape) for place, shape in enumerate(islice(every, SHAPES)))
+    todo = sorted((bounds.step_s(shape), place, shape) for place, shape in enumerate(islice(every, SHAPES)))
     fitting: set[Shape] = set()
-    for floor, _, shape in todo:
-        if floor > board.limit_s:
+    for bound_s, _, shape in todo:
+        if bound_s > ranking.limit_s:
             break  # neither this one nor any that follows can be among the best
-        if _needless(shape, fitting):
+        if _saves_memory_in_vain(shape, fitting):
             continue
         if not budget.take():
             break
-        one = _realised(model, ground, shape, board.limit_s)
+        one = _best_plan_of_shape(model, topology, shape, ranking.limit_s)
         if one is not None and one.fits:
             fitting.add(shape)
-            board.add(one)
-    return board.ranked()
+            ranking.add(one)
+    return ranking.ranked()
 
 
 def candidates(
-    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True, budget: Budget | None = None
+    model: ModelProfile, hardware: Hardware, keep: int = RANKED, *, on_paper: bool = True, budget: Budget | None = None
 ) -> list[Estimate]:
     """The best plans, and what one would do without a planner: one process, and DDP (even if it does not fit)."""
     found = search(model, hardware, keep, on_paper=on_paper, budget=budget)
-    ground = Topology(hardware)
-    singles = [estimate(model, ground, plan) for plan in _alone(hardware)]
+    topology = Topology(hardware)
+    singles = [estimate(model, topology, plan) for plan in _single_worker_plans(hardware)]
     alone = min(singles, key=lambda one: (not one.fits, *_order(one)))
-    usual = estimate(model, ground, ddp(len(hardware.seats)))
+    usual = estimate(model, topology, ddp_plan(len(hardware.seats)))
     known = {one.plan.id for one in found}
     return found + [one for one in (alone, usual) if one.plan.id not in known and (one.fits or one is usual)]
 
 
-def _alone(hardware: Hardware) -> list[Plan]:
+def _single_worker_plans(hardware: Hardware) -> list[Plan]:
     """One process on each sort of worker that there is: which is fastest is for the model to say."""
     if len(hardware.seats) == 1:
         return [Plan()]
@@ -82,7 +84,7 @@ def _alone(hardware: Hardware) -> list[Plan]:
     return [Plan(members=(worker,)) for worker in firsts.values()]
 
 
-class _Board:
+class _Ranking:
     """The best plans so far: few of each family, so that small changes of one plan do not crowd out all others."""
 
     def __init__(self, keep: int, limit_s: float = inf) -> None:
@@ -99,25 +101,25 @@ class _Board:
         peers = {peer.plan.id: peer for peer in self._by_family.get(family, [])}
         if plan.id not in peers or _order(one) < _order(peers[plan.id]):
             peers[plan.id] = one
-        self._by_family[family] = sorted(peers.values(), key=_order)[:EACH]
+        self._by_family[family] = sorted(peers.values(), key=_order)[:PER_FAMILY]
         ranked = self.ranked()
-        self.limit_s = min(self._most_s, ranked[-1].worth_s) if len(ranked) == self._keep else self._most_s
+        self.limit_s = min(self._most_s, ranked[-1].adjusted_step_s) if len(ranked) == self._keep else self._most_s
 
     def ranked(self) -> list[Estimate]:
         return sorted((one for peers in self._by_family.values() for one in peers), key=_order)[: self._keep]
 
 
-def best(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True) -> Estimate | None:
+def best_plan(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True) -> Estimate | None:
     """The plan to run; None when the model fits in no way."""
     found = search(model, hardware, keep=1, on_paper=on_paper)
     return found[0] if found else None
 
 
 def _order(one: Estimate) -> tuple[float, int, str]:
-    return one.worth_s, one.plan.workers_used, one.plan.id
+    return one.adjusted_step_s, one.plan.workers_used, one.plan.id
 
 
-def _needless(shape: Shape, fitting: set[Shape]) -> bool:
+def _saves_memory_in_vain(shape: Shape, fitting: set[Shape]) -> bool:
     """Whether it saves memory that need not be saved: computing twice, or small steps without a pipeline."""
     plain = replace(shape, recompute=False)
     if shape.recompute and plain in fitting:
@@ -128,36 +130,36 @@ def _needless(shape: Shape, fitting: set[Shape]) -> bool:
     )  # fmt: skip
 
 
-def _realised(model: ModelProfile, ground: Topology, shape: Shape, limit_s: float) -> Estimate | None:
+def _best_plan_of_shape(model: ModelProfile, topology: Topology, shape: Shape, limit_s: float) -> Estimate | None:
     """The shape as a plan with its best cuts and shares; None when it is slower than the limit or does not fit."""
     if shape.pipeline > 1:
-        factor = correction(model, ground.hardware.devices.values(), kind(shape))
-        rest_s = ground.hardware.period_s  # won back by who waits; cuts are found without it
-        plan = assigned(model, ground, shape, (limit_s + rest_s) * (1 + 1e-9), factor)
-        return None if plan is None else estimate(model, ground, plan)
+        factor = correction(model, topology.hardware.devices.values(), plan_kind(shape))
+        rest_s = topology.hardware.period_s  # won back by who waits; cuts are found without it
+        plan = assign_stages(model, topology, shape, (limit_s + rest_s) * (1 + 1e-9), factor)
+        return None if plan is None else estimate(model, topology, plan)
     plain = shape.plan(model)
-    if ground.equal or shape.data == 1 or shape.buckets or shape.sync == "parameter-server":
-        return estimate(model, ground, plain)
-    return estimate(model, ground, shared(model, ground, plain))
+    if topology.workers_equal or shape.data == 1 or shape.buckets or shape.sync == "parameter-server":
+        return estimate(model, topology, plain)
+    return estimate(model, topology, with_balanced_shares(model, topology, plain))
 
 
-def shared(model: ModelProfile, ground: Topology, plan: Plan) -> Plan:
+def with_balanced_shares(model: ModelProfile, topology: Topology, plan: Plan) -> Plan:
     """The plan with shares by which its replicas end together."""
-    places = ground.places(plan)
+    places = topology.placement(plan)
     fixed, each = [], []
     for device, speed in zip(places.devices[0], places.speeds[0], strict=True):
-        none = table(model, device, speed, 0.0, plan.tensor, places.tensor).busy[-1]
-        whole = table(model, device, speed, float(model.batch_size), plan.tensor, places.tensor).busy[-1]
+        none = layer_sums(model, device, speed, 0.0, plan.tensor, places.tensor).busy[-1]
+        whole = layer_sums(model, device, speed, float(model.batch_size), plan.tensor, places.tensor).busy[-1]
         fetch = model.calibration.input_s / speed if model.calibration else 0.0
         fixed.append(none * plan.microbatches)
         each.append((whole - none) / model.batch_size + fetch)
-    counts = even_shares(model.batch_size, fixed, each)
+    counts = balanced_batch_counts(model.batch_size, fixed, each)
     if len(set(counts)) == 1:
         return plan
     return changed(plan, shares=tuple(count / model.batch_size for count in counts))
 
 
-class _Floors:
+class _LowerBounds:
     """What a shape takes at least: perfectly balanced on the fastest devices, over the fastest links."""
 
     def __init__(self, model: ModelProfile, hardware: Hardware) -> None:
@@ -169,19 +171,19 @@ class _Floors:
         self._busy: dict[tuple[int, float], float] = {}
         self._speeds: dict[tuple[int, ...] | int, tuple[float, float]] = {}
 
-    def of(self, shape: Shape) -> float:
+    def step_s(self, shape: Shape) -> float:
         whole, fastest = self._power(shape)
         twice = 1 + FORWARD if shape.recompute else 1.0
         many = shape.microbatches
         fixed = self._busy_s(shape.tensor, 0.0) * twice
         pass_s = self._busy_s(shape.tensor, self._model.batch_size / shape.data / many) * twice
         if shape.pipeline == 1:
-            paced = (pass_s - fixed) * many * shape.used / whole + many * fixed / fastest
+            paced = (pass_s - fixed) * many * shape.workers_used / whole + many * fixed / fastest
         else:
             pass_s += self._handled_s(shape)
             busy = pass_s * shape.data * shape.tensor / whole
-            paced = (many * busy + max(0.0, pass_s / fastest - busy) * fill_part(shape)) * pace(shape)
-        factor = min(correction(self._model, [one], kind(shape)) for one in self._devices)
+            paced = (many * busy + max(0.0, pass_s / fastest - busy) * fill_fraction(shape)) * schedule_factor(shape)
+        factor = min(correction(self._model, [one], plan_kind(shape)) for one in self._devices)
         sent = self._wire_s(shape) + self._started_s(shape, fastest)
         taken = (paced + self._update_s(shape, fastest)) * factor + sent
         won_back = 2 * self._hardware.period_s  # at most, while waiting for each other and for gradients
@@ -212,12 +214,12 @@ class _Floors:
         if shape.sync != "allreduce" or shape.sharded or shape.buckets or shape.compression != "none":
             return 0.0
         size = self._model.parameters / (shape.tensor * shape.pipeline) * self._model.gradient_bytes
-        return min(sum_s(shape.data, size, self._link, device) for device in self._devices)
+        return min(sum_wire_s(shape.data, size, self._link, device) for device in self._devices)
 
     def _power(self, shape: Shape) -> tuple[float, float]:
-        key = shape.members or shape.used
+        key = shape.members or shape.workers_used
         if key not in self._speeds:
-            members = shape.members or range(shape.used)
+            members = shape.members or range(shape.workers_used)
             speeds = [self._hardware.seats[worker].speed for worker in members]
             self._speeds[key] = sum(speeds), max(speeds)
         return self._speeds[key]
@@ -226,6 +228,6 @@ class _Floors:
         """A pass of so many samples on one worker of the fastest type, without waiting for others."""
         key = (tensor, samples)
         if key not in self._busy:
-            sums = [table(self._model, device, 1.0, samples, tensor, self._link) for device in self._devices]
+            sums = [layer_sums(self._model, device, 1.0, samples, tensor, self._link) for device in self._devices]
             self._busy[key] = min(one.busy[-1] - one.exchange[-1] for one in sums)
         return self._busy[key]

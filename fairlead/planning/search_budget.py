@@ -20,16 +20,16 @@ class Budget:
 
     most: int = CANDIDATES
     looked_at: int = 0
-    short: bool = False  # there was more to look at
+    exhausted: bool = False  # there was more to look at
 
     def take(self) -> bool:
         """Whether one more may be looked at."""
         if self.looked_at >= self.most:
-            self.short = True
+            self.exhausted = True
             return False
         self.looked_at += 1
         return True
 
-    def said(self, reason: str) -> str:
+    def annotated(self, reason: str) -> str:
         """The reason for a choice, with a word on what was left out."""
-        return f"{reason} (of the {self.looked_at} likeliest plans; there are more)" if self.short else reason
+        return f"{reason} (of the {self.looked_at} likeliest plans; there are more)" if self.exhausted else reason

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
 
-from fairlead.planning.collectives import reach
-from fairlead.planning.cost import pace, pipeline_s, stage_s
-from fairlead.planning.layers import FORWARD, Table, table
+from fairlead.planning.collectives import slowest_link
+from fairlead.planning.cost import pipeline_s, schedule_factor, stage_s
+from fairlead.planning.layers import FORWARD, LayerSums, layer_sums
 from fairlead.planning.memory import fits, handover_bytes, stage_bytes
 from fairlead.planning.plan import Plan
 from fairlead.planning.plan_candidates import Shape
 from fairlead.planning.profiles import Device, Link, ModelProfile
-from fairlead.planning.replica_sync import exposed_s, optimizer_s, updated
-from fairlead.planning.stages import Cost, Partition, StageCost, balanced, best_partition, grown
-from fairlead.planning.topology import Places, Topology, weakest
+from fairlead.planning.replica_sync import exposed_s, optimizer_s, updated_parameters
+from fairlead.planning.stages import Cost, Partition, StageCost, balanced_cuts, best_partition, with_stage
+from fairlead.planning.topology import Placement, Topology, weakest_device
 
 ORDERS = 256
 """States of used devices up to which all orders of unlike groups are looked at."""
@@ -32,67 +32,67 @@ class Team:
     node: str
 
     @property
-    def likeness(self) -> tuple[str, float, str]:
+    def kind(self) -> tuple[str, float, str]:
         return self.device.name, self.speed, self.node
 
 
-def assigned(
-    model: ModelProfile, ground: Topology, shape: Shape, limit_s: float = inf, factor: float = 1.0
+def assign_stages(
+    model: ModelProfile, topology: Topology, shape: Shape, limit_s: float = inf, factor: float = 1.0
 ) -> Plan | None:
     """The shape with the best cuts and the best order of workers; None when none fits, or is faster than the limit.
 
     ``factor``: by how much workers are slower than is known of their devices, with plans of this kind.
     """
-    teams = _teams(ground, shape, factor)
-    unlike = Counter(team.likeness for team in teams)
+    teams = _teams(topology, shape, factor)
+    unlike = Counter(team.kind for team in teams)
     orders = prod(count + 1 for count in unlike.values())
     if shape.chunks > 1 or len({like[:2] for like in unlike}) == 1 or orders > ORDERS:
-        return _in_order(model, ground, shape, teams, limit_s)
-    return _in_any_order(model, ground, shape, teams, unlike, limit_s)
+        return _assign_in_order(model, topology, shape, teams, limit_s)
+    return _assign_in_any_order(model, topology, shape, teams, unlike, limit_s)
 
 
-def _teams(ground: Topology, shape: Shape, factor: float) -> list[Team]:
-    hardware, size = ground.hardware, shape.data * shape.tensor
-    members = shape.members or tuple(range(shape.used))
+def _teams(topology: Topology, shape: Shape, factor: float) -> list[Team]:
+    hardware, size = topology.hardware, shape.data * shape.tensor
+    members = shape.members or tuple(range(shape.workers_used))
     busy = Counter(hardware.seats[worker].node for worker in members)
     found = []
     for at in range(0, len(members), size):
         workers = members[at : at + size]
         speed = min(hardware.speed(worker, busy[hardware.seats[worker].node]) for worker in workers)
-        device = weakest([hardware.device(worker) for worker in workers])
+        device = weakest_device([hardware.device(worker) for worker in workers])
         found.append(Team(workers, device, speed / factor, hardware.seats[workers[0]].node))
     return found
 
 
-def _in_order(
-    model: ModelProfile, ground: Topology, shape: Shape, teams: Sequence[Team], limit_s: float
+def _assign_in_order(
+    model: ModelProfile, topology: Topology, shape: Shape, teams: Sequence[Team], limit_s: float
 ) -> Plan | None:
     """Teams stay as they are lined up: alike, or too many to try all orders."""
-    pricing = _Pricing(model, ground, shape, limit_s)
-    links = pricing.places.stages
+    pricing = _Pricing(model, topology, shape, limit_s)
+    links = pricing.placement.stages
 
     def cost(_: int, previous: int | None, start: int, stop: int, stage: int) -> StageCost | None:
         at = stage % shape.pipeline
-        before = None if previous is None else links[at - 1] if at else pricing.places.around
+        before = None if previous is None else links[at - 1] if at else pricing.placement.wrap_around
         return pricing.price(teams[at], before, start, stop, at)
 
     stages = shape.pipeline * shape.chunks
-    pricing.limit_s = min(limit_s, pricing.at_most(cost, pricing.sums(teams[0]), stages) * (1 + 1e-9))
+    pricing.limit_s = min(limit_s, pricing.upper_bound_s(cost, pricing.sums(teams[0]), stages) * (1 + 1e-9))
     found = best_partition(range(1, len(model.layers)), len(model.layers), [stages], cost, pricing.objective)
-    return None if found is None else shape.plan(model, _names(model, found))
+    return None if found is None else shape.plan(model, _cut_names(model, found))
 
 
-def _in_any_order(
-    model: ModelProfile, ground: Topology, shape: Shape, teams: Sequence[Team],
+def _assign_in_any_order(
+    model: ModelProfile, topology: Topology, shape: Shape, teams: Sequence[Team],
     unlike: Counter[tuple[str, float, str]], limit_s: float,
 ) -> Plan | None:  # fmt: skip
     """Cuts and the order of the teams are found together."""
-    pricing = _Pricing(model, ground, shape, limit_s)
+    pricing = _Pricing(model, topology, shape, limit_s)
     likes = sorted(unlike)
-    kinds = [next(team for team in teams if team.likeness == like) for like in likes]
+    kinds = [next(team for team in teams if team.kind == like) for like in likes]
     links = {
-        (left, right): reach(ground.hardware, list(zip(kinds[left].workers, kinds[right].workers, strict=True)))
-        for left in range(len(kinds)) for right in range(len(kinds))
+        (left, right): slowest_link(topology.hardware, list(zip(one.workers, other.workers, strict=True)))
+        for left, one in enumerate(kinds) for right, other in enumerate(kinds)
     }  # fmt: skip
 
     def cost(kind: int, previous: int | None, start: int, stop: int, stage: int) -> StageCost | None:
@@ -106,14 +106,14 @@ def _in_any_order(
     left = list(teams)
     seats: list[int] = []
     for kind in found.kinds:
-        team = next(team for team in left if team.likeness == likes[kind])
+        team = next(team for team in left if team.kind == likes[kind])
         left.remove(team)
         seats += team.workers
     members = tuple(seats)
-    return shape.plan(model, _names(model, found), () if members == tuple(range(len(members))) else members)
+    return shape.plan(model, _cut_names(model, found), () if members == tuple(range(len(members))) else members)
 
 
-def _names(model: ModelProfile, partition: Partition) -> tuple[str, ...]:
+def _cut_names(model: ModelProfile, partition: Partition) -> tuple[str, ...]:
     return tuple(model.layers[cut].name for cut in partition.cuts)
 
 
@@ -122,47 +122,47 @@ class _Pricing:
     """What stages of a shape cost, with what is the same for all of them worked out once."""
 
     model: ModelProfile
-    ground: Topology
+    topology: Topology
     shape: Shape
     limit_s: float
     draft: Plan = field(init=False)
-    places: Places = field(init=False)
-    _tables: dict[tuple[str, float], Table] = field(default_factory=dict)
+    placement: Placement = field(init=False)
+    _tables: dict[tuple[str, float], LayerSums] = field(default_factory=dict)
     _tails: dict[tuple[str, float, int, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # What a plan of this shape sees of links does not depend on where it is cut.
         stages = self.shape.pipeline * self.shape.chunks
         self.draft = self.shape.plan(self.model, tuple(str(at) for at in range(stages - 1)))
-        self.places = self.ground.places(self.draft)
+        self.placement = self.topology.placement(self.draft)
 
-    def sums(self, team: Team) -> Table:
+    def sums(self, team: Team) -> LayerSums:
         key = (team.device.name, team.speed)
         if key not in self._tables:
             shape = self.shape
             samples = self.model.batch_size / shape.data / shape.microbatches
-            self._tables[key] = table(
-                self.model, team.device, team.speed, samples, shape.tensor, self.places.tensor, shape.recompute
+            self._tables[key] = layer_sums(
+                self.model, team.device, team.speed, samples, shape.tensor, self.placement.tensor, shape.recompute
             )
         return self._tables[key]
 
     def price(self, team: Team, before: Link | None, start: int, stop: int, at: int) -> StageCost | None:
         sums, chunks = self.sums(team), self.shape.chunks
         once, through = stage_s(sums, start, stop, team.device, team.speed, before)
-        if self.shape.microbatches * once * chunks * pace(self.shape) > self.limit_s:
+        if self.shape.microbatches * once * chunks * schedule_factor(self.shape) > self.limit_s:
             return None
         size = chunks * stage_bytes(self.model, self.draft, sums, start, stop, at)
         if not fits(size + handover_bytes(self.model, self.draft, team.device), team.device):
             return None
         return StageCost(once, through, self._tail(team, sums, start, stop, once))
 
-    def _tail(self, team: Team, sums: Table, start: int, stop: int, once: float) -> float:
+    def _tail(self, team: Team, sums: LayerSums, start: int, stop: int, once: float) -> float:
         key = (team.device.name, team.speed, start, stop)
         if key not in self._tails:
-            held, largest = sums.held(start, stop), sums.largest(start, stop)
-            update = optimizer_s(self.model, team.device, team.speed, updated(self.draft, held))
+            held, largest = sums.parameter_count(start, stop), sums.largest_layer(start, stop)
+            update = optimizer_s(self.model, team.device, team.speed, updated_parameters(self.draft, held))
             self._tails[key] = update + exposed_s(
-                self.model, self.draft, self.places, team.device, team.speed, held, largest, once * (1 - FORWARD)
+                self.model, self.draft, self.placement, team.device, team.speed, held, largest, once * (1 - FORWARD)
             )
         return self._tails[key]
 
@@ -170,13 +170,13 @@ class _Pricing:
         chunks = self.shape.chunks
         return pipeline_s(self.shape, chunks * partition.busy_s, partition.pass_s) + chunks * partition.tail_s
 
-    def at_most(self, cost: Cost, sums: Table, stages: int) -> float:
+    def upper_bound_s(self, cost: Cost, sums: LayerSums, stages: int) -> float:
         """What a simple balanced cut reaches: no better solution has a stage that is slower than that allows."""
-        edges = [0, *balanced(sums.busy, stages), sums.layers]
+        edges = [0, *balanced_cuts(sums.busy, stages), sums.layers]
         whole = Partition((), (), 0.0, 0.0, 0.0)
         for stage in range(stages):
             price = cost(0, 0 if stage else None, edges[stage], edges[stage + 1], stage)
             if price is None:
                 return inf
-            whole = grown(whole, edges[stage], 0, price)
+            whole = with_stage(whole, edges[stage], 0, price)
         return self.objective(whole)

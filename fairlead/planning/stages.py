@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-FRONT = 48
+MOST_PARTIAL = 48
 """Partial solutions kept per state. A solution is given up only when there are more that all are better somewhere."""
 
 
@@ -55,14 +55,14 @@ def best_partition(
         (0, tuple(0 for _ in counts), None): [Partition((), (), 0.0, 0.0, 0.0)]
     }
     for stage in range(stages):
-        fronts = _one_more(fronts, allowed, layers, counts, cost, objective, stage, last=stage == stages - 1)
+        fronts = _with_one_more_stage(fronts, allowed, layers, counts, cost, objective, stage, last=stage == stages - 1)
         if not fronts:
             return None
     whole = [partition for front in fronts.values() for partition in front]
     return min(whole, key=lambda p: (objective(p), p.cuts, p.kinds))
 
 
-def _one_more(
+def _with_one_more_stage(
     fronts: dict[tuple[int, tuple[int, ...], int | None], list[Partition]], allowed: Sequence[int], layers: int,
     counts: Sequence[int], cost: Cost, objective: Objective, stage: int, *, last: bool,
 ) -> dict[tuple[int, tuple[int, ...], int | None], list[Partition]]:  # fmt: skip
@@ -79,12 +79,12 @@ def _one_more(
                 price = cost(kind, previous, start, stop, stage)
                 if price is None:
                     break
-                more = [grown(partition, start, kind, price) for partition in front]
+                more = [with_stage(partition, start, kind, price) for partition in front]
                 found.setdefault((stop, after, kind), []).extend(more)
-    return {state: _front(partitions, objective) for state, partitions in found.items()}
+    return {state: _pareto_front(partitions, objective) for state, partitions in found.items()}
 
 
-def balanced(sums: Sequence[float], stages: int) -> list[int]:
+def balanced_cuts(sums: Sequence[float], stages: int) -> list[int]:
     """Cuts that give each stage about the same, found by going along once; ``sums`` are prefix sums."""
     layers = len(sums) - 1
     cuts: list[int] = []
@@ -97,7 +97,7 @@ def balanced(sums: Sequence[float], stages: int) -> list[int]:
     return cuts
 
 
-def grown(before: Partition, start: int, kind: int, price: StageCost) -> Partition:
+def with_stage(before: Partition, start: int, kind: int, price: StageCost) -> Partition:
     """With one stage more."""
     return Partition(
         (*before.cuts, start) if before.kinds else (), (*before.kinds, kind), max(before.busy_s, price.busy_s),
@@ -105,12 +105,12 @@ def grown(before: Partition, start: int, kind: int, price: StageCost) -> Partiti
     )  # fmt: skip
 
 
-def _front(partitions: list[Partition], objective: Objective) -> list[Partition]:
+def _pareto_front(partitions: list[Partition], objective: Objective) -> list[Partition]:
     """Those that no other beats in all respects."""
     kept: list[Partition] = []
     for one in sorted(partitions, key=lambda p: (objective(p), p.cuts, p.kinds)):
         if not any(other.dominates(one) for other in kept):
             kept.append(one)
-            if len(kept) == FRONT:
+            if len(kept) == MOST_PARTIAL:
                 break
     return kept

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as changed
 
-from fairlead.planning.collectives import reach
+from fairlead.planning.collectives import slowest_link
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, Hardware, Link
 
@@ -17,7 +17,7 @@ MORE_IS_WORSE = ("launch_s", "step_s", "message_s", "byte_s", "loop_s", "microba
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Placement:
     """The workers of a plan as its groups. ``speeds[stage][replica]`` is that of the slowest part.
 
     So is ``devices[stage][replica]``: what is split equally ends when the slowest part does, and must fit everywhere.
@@ -27,21 +27,21 @@ class Places:
     devices: tuple[tuple[Device, ...], ...]
     tensor: Link  # within a tensor group
     data: Link  # between replicas
-    near: Link  # within the inner rings of a hierarchical exchange
-    far: Link  # between them
+    inner: Link  # within the inner rings of a hierarchical exchange
+    outer: Link  # between them
     stages: tuple[Link, ...]  # between each stage and the next
-    around: Link  # from the last stage back to the first, for several stages per worker
+    wrap_around: Link  # from the last stage back to the first, for several stages per worker
     period_s: float = 0.0  # after which quotas are given out anew
 
     @property
-    def alike(self) -> bool:
+    def identical(self) -> bool:
         """Whether one replica tells everything about all of them."""
         return all(len(set(row)) == 1 for row in self.speeds) and all(
             len({device.name for device in row}) == 1 for row in self.devices
         )
 
 
-def weakest(devices: Sequence[Device]) -> Device:
+def weakest_device(devices: Sequence[Device]) -> Device:
     """What workers that share equal parts come to: in every respect the worst of their devices, also in memory."""
     unlike = list({device.name: device for device in devices}.values())
     if len(unlike) == 1:
@@ -58,11 +58,11 @@ def weakest(devices: Sequence[Device]) -> Device:
     )
 
 
-def slowed(places: Places, factor: float) -> Places:
+def slowed(placement: Placement, factor: float) -> Placement:
     """The same workers, each so many times slower than was thought."""
     if factor == 1:
-        return places
-    return replace(places, speeds=tuple(tuple(speed / factor for speed in row) for row in places.speeds))
+        return placement
+    return replace(placement, speeds=tuple(tuple(speed / factor for speed in row) for row in placement.speeds))
 
 
 class Topology:
@@ -70,16 +70,16 @@ class Topology:
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
-        self._places: dict[tuple[object, ...], Places] = {}
-        self.equal = len({(seat.device, seat.speed) for seat in hardware.seats}) == 1
+        self._places: dict[tuple[object, ...], Placement] = {}
+        self.workers_equal = len({(seat.device, seat.speed) for seat in hardware.seats}) == 1
 
-    def places(self, plan: Plan) -> Places:
+    def placement(self, plan: Plan) -> Placement:
         key = (plan.data, plan.tensor, plan.pipeline, plan.group, plan.members)
         if key not in self._places:
-            self._places[key] = self._find(plan)
+            self._places[key] = self._build_placement(plan)
         return self._places[key]
 
-    def _find(self, plan: Plan) -> Places:
+    def _build_placement(self, plan: Plan) -> Placement:
         hardware = self.hardware
         stages, replicas, parts = range(plan.pipeline), range(plan.data), range(plan.tensor)
         grid = [[[plan.worker(s, r, t) for t in parts] for r in replicas] for s in stages]
@@ -87,16 +87,17 @@ class Topology:
         speeds = tuple(
             tuple(min(hardware.speed(w, busy[hardware.seats[w].node]) for w in cell) for cell in row) for row in grid
         )
-        devices = tuple(tuple(weakest([hardware.device(w) for w in cell]) for cell in row) for row in grid)
+        devices = tuple(tuple(weakest_device([hardware.device(w) for w in cell]) for cell in row) for row in grid)
         across = [[grid[s][r][t] for r in replicas] for s in stages for t in parts]
         rings = [group[at : at + plan.group] for group in across for at in range(0, plan.data, plan.group)]
         leaders = [group[:: plan.group] for group in across]
-        between = tuple(
-            reach(hardware, [[grid[s][r][t], grid[(s + 1) % plan.pipeline][r][t]] for r in replicas for t in parts])
-            for s in stages
-        )
-        return Places(
-            speeds, devices, reach(hardware, [cell for row in grid for cell in row]), reach(hardware, across),
-            reach(hardware, rings), reach(hardware, leaders), between[:-1], between[-1],
-            hardware.period_s,
+        neighbours = [
+            [[grid[s][r][t], grid[(s + 1) % plan.pipeline][r][t]] for r in replicas for t in parts] for s in stages
+        ]
+        between = tuple(slowest_link(hardware, pairs) for pairs in neighbours)
+        return Placement(
+            speeds=speeds, devices=devices, tensor=slowest_link(hardware, [cell for row in grid for cell in row]),
+            data=slowest_link(hardware, across), inner=slowest_link(hardware, rings),
+            outer=slowest_link(hardware, leaders), stages=between[:-1], wrap_around=between[-1],
+            period_s=hardware.period_s,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.errors import Unavailable
 from fairlead.home import Home
-from fairlead.planning.profiles import EVERY, Device, Hardware, Link, ModelProfile, Seat
+from fairlead.planning.profiles import ALL_KINDS, Device, Hardware, Link, ModelProfile, Seat
 from fairlead.profiling.device_types import known_device
 
 DISAGREES = 1.5
@@ -130,7 +130,7 @@ def learn(home: Home, model: ModelProfile, seen: Mapping[str, tuple[float, float
         return
     known = corrections(home, model)
     common = median(ratio for ratio, _ in seen.values())
-    known[EVERY] = known[EVERY] * common**0.5 if EVERY in known else common
+    known[ALL_KINDS] = known[ALL_KINDS] * common**0.5 if ALL_KINDS in known else common
     for kind, (ratio, own) in seen.items():
         known[kind] = own * (ratio / common) ** (0.5 if kind in known else 1.0)
     _write(home.root / "profiles" / f"model-{model_key(model)}.json", known)

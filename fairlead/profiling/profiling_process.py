@@ -20,7 +20,7 @@ import torch
 
 from fairlead import wire
 from fairlead.local_wire import PlacedSpec
-from fairlead.planning.plan_choice import CUTS
+from fairlead.planning.plan_choice import MODEL_PARALLEL
 from fairlead.planning.profiles import Calibration, ModelProfile, to_plain
 from fairlead.profiling.analysis_process import measured
 from fairlead.profiling.first_passes import glance
@@ -105,7 +105,7 @@ class ProfilingProcess:
         done = threading.Event()
         threading.Thread(target=_wait, args=(child, answer, line, done), name="fairlead-looking", daemon=True).start()
         shows = _seen(seen)
-        if (self._spec.plan or session.training.plan) in CUTS:
+        if (self._spec.plan or session.training.plan) in MODEL_PARALLEL:
             step_s = SLOW_STEP_S if shows is None else shows.fixed_s + shows.sample_s * self._batch
             self._wake(TrainingPace(step_s, self._batch))
             done.wait(LOOK_S)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairlead.data.dataset_refs import DatasetRef, check_name
 from fairlead.errors import InvalidSpec
-from fairlead.planning.plan_choice import WANTED
+from fairlead.planning.plan_choice import PLAN_FAMILIES
 
 RESERVED_METRICS = frozenset({"step", "epoch", "time_s", "loss", "eval_loss"})
 """Names that a history row already uses."""
@@ -86,7 +86,7 @@ class Training:
         _check_choice("scheduler_every", self.scheduler_every, ("epoch", "step"))
         _check_choice("precision", self.precision, ("auto", "float32", "bf16"))
         _check_choice("monitor_mode", self.monitor_mode, ("min", "max"))
-        _check_choice("plan", self.plan, WANTED)
+        _check_choice("plan", self.plan, PLAN_FAMILIES)
         if self.early_stopping is not None:
             _check_count("early_stopping", self.early_stopping)
         for name in ("keep_best", "exact"):

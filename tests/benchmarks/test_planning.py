@@ -13,7 +13,7 @@ from benchmarks.planning import judge, link_bound
 from benchmarks.reporter import Bench
 from benchmarks.settings import MODELS, PER_MODEL, Setting, chosen, setting
 from fairlead.home import Home
-from fairlead.planning.plan_choice import MARGIN, choose
+from fairlead.planning.plan_choice import MARGIN, choose_plan
 from tests.planning import made
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_what_the_platform_would_run_is_judged_and_the_planners_first_beside_it(
 def test_replicas_that_the_platform_would_keep_are_run_and_judged() -> None:
     model, ground = made.model(), made.hardware(2, link=made.SLOW)
     assert turns.platforms(model, ground).plan.id in {each.plan.id for each in turns.worth_running(model, ground)}
-    assert turns.platforms(model, ground).plan == choose(model, ground, margin=MARGIN).plan
+    assert turns.platforms(model, ground).plan == choose_plan(model, ground, margin=MARGIN).plan
 
 
 def test_a_link_is_slow_by_what_was_measured_not_by_what_was_predicted() -> None:

@@ -16,9 +16,9 @@ from fairlead.control.plans.plan_questions import ChooseQuestion, GlanceQuestion
 from fairlead.control.plans.replanning import LearnedModel, review
 from fairlead.control.plans.speed_curves import paced, planned
 from fairlead.control.reconcile.worker_messages import ImplausibleMessage, checked
-from fairlead.planning.batch_shares import even_shares
+from fairlead.planning.batch_shares import balanced_batch_counts
 from fairlead.planning.plan_candidates import shapes
-from fairlead.planning.plan_choice import WANTED
+from fairlead.planning.plan_choice import PLAN_FAMILIES
 from fairlead.planning.profiles import to_plain
 from fairlead.planning.search_budget import SHAPES
 from tests.control import made
@@ -75,7 +75,7 @@ HUGE = {"layers": [{"name": at} for at in "abcdefgh"], "batch_size": 2**31, "exa
 @fuzz
 @example(STANDING, 2, "auto", 1.0, 0.1)
 @example(HUGE, 4, "fsdp", 1.0, None)
-@given(PROFILES, st.sampled_from([1, 2, 3, 4]), st.sampled_from(WANTED), st.sampled_from([0.5, 1.0, 4.0]),
+@given(PROFILES, st.sampled_from([1, 2, 3, 4]), st.sampled_from(PLAN_FAMILIES), st.sampled_from([0.5, 1.0, 4.0]),
        st.sampled_from([None, 0.0, 0.1, 1e8]))  # fmt: skip
 def test_no_accepted_profile_stops_the_planner(
     said: dict[str, Any], count: int, wanted: str, cpu: float, compute_s: float | None
@@ -122,5 +122,5 @@ def test_no_accepted_glance_stops_the_planner(said: wire.Ready, count: int) -> N
 @settings(fuzz, max_examples=EXAMPLES or 200)
 @given(BATCHES, st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4))
 def test_shares_of_any_batch_are_whole_samples_that_add_up(batch: int, times: list[tuple[float, float]]) -> None:
-    shares = even_shares(batch, [fixed for fixed, _ in times], [each for _, each in times])
+    shares = balanced_batch_counts(batch, [fixed for fixed, _ in times], [each for _, each in times])
     assert sum(shares) == batch and min(shares) >= 0

@@ -21,7 +21,7 @@ from fairlead.control.service.submission import new_job
 from fairlead.control.store import jobs, metrics
 from fairlead.control.store.engine import Store
 from fairlead.errors import InvalidSpec
-from fairlead.planning.plan_choice import WANTED
+from fairlead.planning.plan_choice import PLAN_FAMILIES
 from fairlead.planning.profiles import to_plain
 from fairlead.specs import JobSpec, parse_job
 from tests.control.puppets import Body, Hurried, Platform, Says, honest, quick_loop
@@ -55,7 +55,7 @@ ROW = st.dictionaries(st.sampled_from(["step", "time_s", "loss", "epoch"]) | TEX
 ROWS = st.lists(ROW, max_size=3)
 GLANCE = st.none() | st.builds(wire.Glance, REAL, REAL, REAL)
 BODIES = st.one_of(
-    st.builds(wire.Ready, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, st.sampled_from([*WANTED, "x"]), GLANCE),
+    st.builds(wire.Ready, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, st.sampled_from([*PLAN_FAMILIES, "x"]), GLANCE),
     st.builds(wire.Joined, GENERATION, WHOLE),
     st.builds(wire.Progress, GENERATION, WHOLE, WHOLE, WHOLE, REAL, REAL, ROWS, REAL, REAL, REAL, st.booleans(), REAL),
     st.builds(wire.Left, GENERATION, WHOLE, st.booleans()),
@@ -80,7 +80,7 @@ SPECS = st.fixed_dictionaries(
         "priority": st.sampled_from([-1000, 0, 1000]), "params": st.dictionaries(TEXT, PLAIN, max_size=2),
         "sla": st.sampled_from([{"class": "gold"}, {"deadline": "1s"}, {"deadline": "1h"}]),
         "resources": st.sampled_from([{"cpu": 0.001}, {"cpu": 1e300}, {"memory": 1}, {"gpu": 1}, {"device": "a100"}]),
-        "plan": st.sampled_from(WANTED), "takes": st.sampled_from([1e-9, 1.0, 1e300]),
+        "plan": st.sampled_from(PLAN_FAMILIES), "takes": st.sampled_from([1e-9, 1.0, 1e300]),
         "workload": st.sampled_from(["training", "tuning", "inference", "batch"]),
         "placement": st.sampled_from([{"only": ["nowhere"]}, {"near": ["node-0"]}]),
         "labels": st.just({"a": "b"}), "silence_timeout": st.sampled_from([0, 1e300]),

@@ -43,7 +43,7 @@ from fairlead.control.store import events, generations, jobs, known_models
 from fairlead.errors import Refused
 from fairlead.planning.cost import estimate
 from fairlead.planning.plan import Plan
-from fairlead.planning.plan_choice import replicas
+from fairlead.planning.plan_choice import replica_plan
 from fairlead.planning.profiles import Calibration, ModelProfile, model_from, to_plain
 from fairlead.planning.topology import Topology
 from fairlead.scheduling.curves import SpeedCurve
@@ -137,7 +137,7 @@ def test_a_plan_that_a_gang_failed_under_is_banned_and_plain_replicas_never_are(
     known = db.read(known_models.get, "vision", model_key(job))
     assert known is not None
     assert known.banned == {"fsdp": "it broke"}
-    for other in (plain(replicas(2), "", "planner"), {**told, "chosen": "asked"}, None):
+    for other in (plain(replica_plan(2), "", "planner"), {**told, "chosen": "asked"}, None):
         db.write(generations.update, job.id, 1, plan=other)
         assert db.write(blame_plan, job, "it broke") is None
 
@@ -212,17 +212,17 @@ def test_a_gang_that_does_not_train_teaches_nothing(changes: dict[str, Any]) -> 
 def test_a_gang_runs_when_all_that_its_plan_uses_have_joined() -> None:
     generation = running(plain(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING)
     assert [member.worker for member in generation.at_work] == ["w0"]
-    resting = WorkerFact("node-1", "ready", device=0)
+    allow_idle = WorkerFact("node-1", "ready", device=0)
 
     def view(first: WorkerFact, told: frozenset[str] = frozenset()) -> GangView:
         job, here = made.job(phase=JobPhase.STARTING), frozenset({"node-0", "node-1"})
-        return GangView(job, [generation], {"w0": first, "w1": resting}, told, 10.0, here)
+        return GangView(job, [generation], {"w0": first, "w1": allow_idle}, told, 10.0, here)
 
     assert isinstance(next_action(view(WorkerFact("node-0", "ready"))), TellJoin)
     assert next_action(view(WorkerFact("node-0", "ready"), frozenset({"join:1"}))) is None
     joined = WorkerFact("node-0", "joined", generation=1)
     assert isinstance(next_action(view(joined)), MarkRunning)
-    assert in_full_swing(replace(generation, phase=GenerationPhase.RUNNING), {"w0": joined, "w1": resting})
+    assert in_full_swing(replace(generation, phase=GenerationPhase.RUNNING), {"w0": joined, "w1": allow_idle})
 
 
 # ---------------------------------------------------------------- all of it on a store
@@ -344,10 +344,10 @@ def test_the_first_passes_of_an_unknown_model_say_whether_copies_pay(
 
 def test_a_resting_worker_does_not_hold_up_the_end() -> None:
     generation = replace(running(), plan={"id": "single", "workers_used": 1})
-    resting, done = WorkerFact("node-1", "ready"), WorkerFact("node-0", "finished", generation=1, exited=True)
+    allow_idle, done = WorkerFact("node-1", "ready"), WorkerFact("node-0", "finished", generation=1, exited=True)
     job = made.job(phase=JobPhase.STOPPING, outcome="finished", then=JobPhase.SUCCEEDED, since_s=10.0)
     here = frozenset({"node-0", "node-1"})
-    ends = next_action(GangView(job, [generation], {"w0": done, "w1": resting}, frozenset(), 10.0, here))
+    ends = next_action(GangView(job, [generation], {"w0": done, "w1": allow_idle}, frozenset(), 10.0, here))
     assert isinstance(ends, StopWorkers)
     both = replace(generation, plan=None)
     late = WorkerFact("node-1", "joined", generation=1)
@@ -393,7 +393,7 @@ def test_the_next_round_has_the_curves_of_known_models(db: Opened) -> None:
     assert pace is not None
     ground = gang_hardware(nodes()[:1], job.demand, Machine())
     assert ground is not None
-    alone = estimate(HEAVY, Topology(ground), replicas(1)).samples_per_s
+    alone = estimate(HEAVY, Topology(ground), replica_plan(1)).samples_per_s
     assert pace.unit == pytest.approx(alone, rel=0.05)
 
 
@@ -432,7 +432,7 @@ def test_a_gang_that_fails_under_the_planners_plan_starts_over_without_it_at_no_
     assert (after.phase, after.then, after.outcome) == (JobPhase.STOPPING, JobPhase.QUEUED, "plan-failed")
     assert (after.failures, after.message) == (0, None)
     assert [event.kind for event in db.read(events.after, 0, 10)][-1] == "plan-failed"
-    db.write(generations.update, job.id, 1, plan=plain(replicas(2), "", "default"))
+    db.write(generations.update, job.id, 1, plan=plain(replica_plan(2), "", "default"))
     db.write(lambda connection: fail(connection, job, "w0", "it broke", permanent=True, now_s=7.0))
     after = db.read(jobs.get, job.id)
     assert after is not None

@@ -417,7 +417,7 @@ def test_a_damaged_row_of_a_job_stops_nobody_else_and_is_told(db: Opened, name: 
 
 
 @pytest.mark.parametrize("statement", [
-    "insert into node_states(node, state) values('node-0', 'resting')",
+    "insert into node_states(node, state) values('node-0', 'allow_idle')",
     "update tenants set policy = 'nonsense' where name = 'vision'",
     "update tenants set policy = '{\"jobs\": \"all\"}' where name = 'vision'",
     "update tenants set budget = '[1]' where name = 'vision'",

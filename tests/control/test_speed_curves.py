@@ -9,7 +9,7 @@ import pytest
 from fairlead.control.plans.gang_hardware import Machine, gang_hardware, kinds, speed_of
 from fairlead.control.plans.speed_curves import SpeedCurves, paced, planned, pulled
 from fairlead.control.reconcile.cluster_state import job_state
-from fairlead.planning.cost import kind
+from fairlead.planning.cost import plan_kind
 from fairlead.planning.plan_candidates import shapes
 from fairlead.profiling.device_types import known_device
 from fairlead.scheduling.curves import SpeedCurve
@@ -64,7 +64,9 @@ def test_a_curve_is_that_of_plans_which_the_job_would_be_given() -> None:
     alone = planned(HEAVY, {}, replace(job, facts={"plan": "single"}), nodes(4), Machine())
     assert free is not None and alone is not None
     assert alone.fastest(4) == pytest.approx(alone.fastest(1)) == pytest.approx(free.fastest(1))
-    every = {kind(shape) for size in (2, 3, 4) for shape in shapes(HEAVY, planning.hardware(size)) if shape.used > 1}
+    every = {
+        plan_kind(shape) for size in (2, 3, 4) for shape in shapes(HEAVY, planning.hardware(size)) if shape.used > 1
+    }
     banned = planned(HEAVY, {}, job, nodes(4), Machine(), every)
     assert banned is not None and banned.fastest(4) == pytest.approx(free.fastest(1))
 

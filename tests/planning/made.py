@@ -66,7 +66,7 @@ def models(draw: st.DrawFn) -> ModelProfile:
 
 
 @st.composite
-def grounds(draw: st.DrawFn) -> Hardware:
+def machines(draw: st.DrawFn) -> Hardware:
     count = draw(st.integers(1, 4))
     speeds = tuple(draw(st.sampled_from([1.0, 1.0, 0.5, 0.25])) for _ in range(count))
     memory = draw(st.sampled_from([4e9, 4e9, 3e8, 1e8]))

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from fairlead.planning import cost, curves, search, stage_assignment
-from fairlead.planning.curves import gang, speed_curve
-from fairlead.planning.search import best
+from fairlead.planning.curves import equal_gang, speed_curve
+from fairlead.planning.search import best_plan
 
 from .made import CPU, FAST, SLOW, model
 
@@ -22,8 +22,8 @@ def test_more_steps_to_the_same_accuracy_are_not_counted_as_speed() -> None:
         assert point.plan is not None
         factor = cost.steps_factor(point.plan)
         ((_, size),) = point.devices
-        found = best(loose, gang(CPU, (FAST, SLOW), size, point.level, 8), on_paper=False)
-        assert found is not None and point.samples_per_s <= loose.batch_size / found.worth_s * (1 + 1e-9)
+        found = best_plan(loose, equal_gang(CPU, (FAST, SLOW), size, point.level, 8), on_paper=False)
+        assert found is not None and point.samples_per_s <= loose.batch_size / found.adjusted_step_s * (1 + 1e-9)
         assert factor > 1
 
 
@@ -32,7 +32,7 @@ def test_a_curve_is_what_a_whole_search_of_each_gang_finds(layers: int) -> None:
     links, plain = (FAST, SLOW), model(layers, flops=5e7)
     for point in speed_curve(plain, {"cpu": CPU}, links, [1, 2, 3, 4, 6], per_node=2):
         ((_, size),) = point.devices
-        found = best(plain, gang(CPU, links, size, point.level, 2), on_paper=False)
+        found = best_plan(plain, equal_gang(CPU, links, size, point.level, 2), on_paper=False)
         assert found is not None
         assert point.samples_per_s == pytest.approx(found.samples_per_s, rel=0.02)
 

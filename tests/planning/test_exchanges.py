@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
-from fairlead.planning.collectives import DIRECT_BYTES, all_reduce_s, paid_s, ring_cpu_s, sum_cpu_s, sum_s
+from fairlead.planning.collectives import DIRECT_BYTES, all_reduce_s, exchange_cost_s, ring_cpu_s, sum_cpu_s, sum_wire_s
 from fairlead.planning.cost import Estimate, estimate
-from fairlead.planning.plan import Plan, ddp
+from fairlead.planning.plan import Plan, ddp_plan
 from fairlead.planning.search import search
 from fairlead.planning.topology import Topology
 from fairlead.training.parallel import direct_sums
@@ -24,7 +24,7 @@ def test_small_sums_go_directly_as_the_workers_do_it() -> None:
     assert DIRECT_BYTES == direct_sums.MOST_BYTES
     assert sum_cpu_s(2, 1000.0, SENDING) < ring_cpu_s(2, 1000.0, SENDING)
     assert sum_cpu_s(4, 1e6, SENDING) == ring_cpu_s(4, 1e6, SENDING)
-    assert sum_s(2, 1000.0, SLOW, SENDING) <= all_reduce_s(2, 1000.0, SLOW)
+    assert sum_wire_s(2, 1000.0, SLOW, SENDING) <= all_reduce_s(2, 1000.0, SLOW)
 
 
 @given(
@@ -34,8 +34,8 @@ def test_small_sums_go_directly_as_the_workers_do_it() -> None:
 def test_waiting_is_won_back_only_while_a_quota_would_rest(
     wire_s: float, cpu_s: float, speed: float, period_s: float, busy_s: float
 ) -> None:
-    whole = paid_s(wire_s, cpu_s, CPU, speed)
-    paid = paid_s(wire_s, cpu_s, CPU, speed, period_s=period_s, busy_s=busy_s)
+    whole = exchange_cost_s(wire_s, cpu_s, CPU, speed)
+    paid = exchange_cost_s(wire_s, cpu_s, CPU, speed, period_s=period_s, busy_s=busy_s)
     assert CPU.step_s / speed + cpu_s / speed - 1e-9 <= paid <= whole + 1e-9
     assert whole - paid <= (1 - speed) * period_s + 1e-9  # no more than the rest of one period
 
@@ -52,18 +52,18 @@ def test_the_loop_around_a_step_is_paid_by_every_worker() -> None:
 def test_small_buckets_help_where_the_link_is_slow_and_the_model_is_not_small() -> None:
     profile, small = model(8, flops=2e8), Plan(data=2, sync="allreduce", buckets=True, bucket_bytes=1 << 20)
     slow = Topology(hardware(2, link=SLOW, device=SENDING))
-    assert estimate(profile, slow, small).step_s < estimate(profile, slow, ddp(2)).step_s
-    assert small.id == "ddp2·1024k" and ddp(2).id == "ddp"
+    assert estimate(profile, slow, small).step_s < estimate(profile, slow, ddp_plan(2)).step_s
+    assert small.id == "ddp2·1024k" and ddp_plan(2).id == "ddp"
     with pytest.raises(InvalidSpec, match="buckets"):
         Plan(data=2, sync="allreduce", bucket_bytes=1 << 20)
 
 
 def by_compression(workers: int) -> dict[str, Estimate]:
     """Replicas over a slow link whose step is nearly all exchange."""
-    ground = Topology(hardware(workers, link=SLOW, device=SENDING))
+    topology = Topology(hardware(workers, link=SLOW, device=SENDING))
     plans = [Plan(data=workers, sync="allreduce", compression=each) for each in ("none", "bf16", "int8")]
     profile = model(4, flops=1e5, parameters=1_000_000, exact=False)
-    return {plan.compression: estimate(profile, ground, plan) for plan in plans}
+    return {plan.compression: estimate(profile, topology, plan) for plan in plans}
 
 
 def test_gradients_as_int8_are_gathered_so_many_workers_lose_by_it() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.paper import planned, predicted
 from benchmarks.published import HELD_OUT, POINTS, Published
-from fairlead.planning.curves import mixed, speed_curve
-from fairlead.planning.naive_rule import by_size
+from fairlead.planning.curves import mixed_gang_point, speed_curve
+from fairlead.planning.naive_rule import naive_plan
 from fairlead.profiling.device_types import cluster_of, known_device, known_links
 
 from .made import CPU, FAST, SLOW, hardware, model
@@ -54,14 +54,14 @@ def test_a_speed_curve_never_falls_and_knows_what_lies_apart() -> None:
 def test_a_gang_of_unlike_devices_has_a_speed() -> None:
     alone, together = cluster_of([(1, 1, "a100")]), cluster_of([(1, 1, "a100"), (1, 1, "v100")])
     heavy = model(6, flops=5e10, batch=256)
-    assert mixed(heavy, together).devices == (("a100", 1), ("v100", 1))
-    assert mixed(heavy, together).samples_per_s > mixed(heavy, alone).samples_per_s
+    assert mixed_gang_point(heavy, together).devices == (("a100", 1), ("v100", 1))
+    assert mixed_gang_point(heavy, together).samples_per_s > mixed_gang_point(heavy, alone).samples_per_s
 
 
 def test_the_naive_rule_only_looks_at_sizes() -> None:
     few = model(8, parameters=1_000_000, samples=100, sample_bytes=100.0)
     many = model(8, parameters=100, samples=10**6, sample_bytes=100.0)
-    assert by_size(many, hardware(4)).id == "ddp" and by_size(many, hardware(1)).id == "single"
-    assert by_size(few, hardware(4)).pipeline == 4
+    assert naive_plan(many, hardware(4)).id == "ddp" and naive_plan(many, hardware(1)).id == "single"
+    assert naive_plan(few, hardware(4)).pipeline == 4
     alike = model(8, parameters=3_000, samples=1000, sample_bytes=100.0)
-    assert (by_size(alike, hardware(4)).data, by_size(alike, hardware(4)).pipeline) == (2, 2)
+    assert (naive_plan(alike, hardware(4)).data, naive_plan(alike, hardware(4)).pipeline) == (2, 2)

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from fairlead.errors import InvalidSpec
-from fairlead.planning.plan import SINGLE, Plan, ddp, plan_from
+from fairlead.planning.plan import SINGLE, Plan, ddp_plan, plan_from
 
 PLANS = {
     "single": SINGLE,
-    "ddp": ddp(4),
+    "ddp": ddp_plan(4),
     "dp4": Plan(data=4, sync="allreduce"),
     "dp2·uneven": Plan(data=2, sync="allreduce", shares=(2 / 3, 1 / 3)),
     "fsdp2·tp2": Plan(data=2, tensor=2, sync="allreduce", sharded=True, splits=(("a", "column"), ("b", "row"))),

@@ -11,34 +11,34 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead import wire
-from fairlead.planning.batch_shares import even_shares
+from fairlead.planning.batch_shares import balanced_batch_counts
 from fairlead.planning.collectives import all_reduce_s
-from fairlead.planning.cost import Estimate, estimate, fitted
+from fairlead.planning.cost import Estimate, estimate, fit_correction
 from fairlead.planning.memory import USABLE
-from fairlead.planning.model_sketch import sketch
+from fairlead.planning.model_sketch import sketch_profile
 from fairlead.planning.plan import Plan
 from fairlead.planning.plan_candidates import shapes
 from fairlead.planning.profiles import Calibration, Hardware, Link, ModelProfile, Seat
-from fairlead.planning.search import _Floors, _realised, best, candidates, search
+from fairlead.planning.search import _best_plan_of_shape, _LowerBounds, best_plan, candidates, search
 from fairlead.planning.topology import Topology
 from fairlead.profiling.profiling_process import TrainingPace, rough
 
-from .made import CARD, CPU, FAST, SLOW, grounds, hardware, model, models
+from .made import CARD, CPU, FAST, SLOW, hardware, machines, model, models
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick
-@given(profile=models(), ground=grounds())
-def test_every_candidate_can_run(profile: ModelProfile, ground: Hardware) -> None:
-    found = search(profile, ground)
+@given(profile=models(), hardware=machines())
+def test_every_candidate_can_run(profile: ModelProfile, hardware: Hardware) -> None:
+    found = search(profile, hardware)
     assert len({one.plan.id for one in found}) == len(found)
     for one in found:
         plan = one.plan
-        assert plan.data * plan.tensor * plan.pipeline == plan.workers_used <= len(ground.seats)
-        assert set(plan.members) <= set(range(len(ground.seats)))
+        assert plan.data * plan.tensor * plan.pipeline == plan.workers_used <= len(hardware.seats)
+        assert set(plan.members) <= set(range(len(hardware.seats)))
         assert one.fits and one.memory_bytes <= CPU.memory_bytes
-        assert one.memory_bytes <= USABLE * ground.devices["cpu"].memory_bytes + 1
+        assert one.memory_bytes <= USABLE * hardware.devices["cpu"].memory_bytes + 1
         assert plan.exact or not profile.exact
         assert profile.tensor_limit % plan.tensor == 0
         if plan.pipeline > 1:
@@ -47,48 +47,48 @@ def test_every_candidate_can_run(profile: ModelProfile, ground: Hardware) -> Non
 
 
 @quick
-@given(profile=models(), ground=grounds())
-def test_the_same_input_gives_the_same_output(profile: ModelProfile, ground: Hardware) -> None:
-    assert search(profile, ground) == search(profile, ground)
-    first = best(profile, ground)
-    found = search(profile, ground)
+@given(profile=models(), hardware=machines())
+def test_the_same_input_gives_the_same_output(profile: ModelProfile, hardware: Hardware) -> None:
+    assert search(profile, hardware) == search(profile, hardware)
+    first = best_plan(profile, hardware)
+    found = search(profile, hardware)
     assert (first is None) == (not found)
     if first is not None:
-        assert first.worth_s == found[0].worth_s  # looking for fewer does not miss the best
+        assert first.adjusted_step_s == found[0].adjusted_step_s  # looking for fewer does not miss the best
 
 
 @settings(quick, max_examples=25)
-@given(profile=models(), ground=grounds())
-def test_nothing_is_faster_than_its_floor(profile: ModelProfile, ground: Hardware) -> None:
-    floors, laid = _Floors(profile, ground), Topology(ground)
-    for shape in shapes(profile, ground):
-        one = _realised(profile, laid, shape, inf)
-        assert one is None or floors.of(shape) <= one.worth_s * (1 + 1e-9), one.plan.id
+@given(profile=models(), hardware=machines())
+def test_nothing_is_faster_than_its_lower_bound(profile: ModelProfile, hardware: Hardware) -> None:
+    bounds, topology = _LowerBounds(profile, hardware), Topology(hardware)
+    for shape in shapes(profile, hardware):
+        one = _best_plan_of_shape(profile, topology, shape, inf)
+        assert one is None or bounds.step_s(shape) <= one.adjusted_step_s * (1 + 1e-9), one.plan.id
 
 
 @quick
-@given(profile=models(), ground=grounds())
-def test_a_faster_link_never_makes_the_best_plan_slower(profile: ModelProfile, ground: Hardware) -> None:
-    before = best(profile, ground)
+@given(profile=models(), hardware=machines())
+def test_a_faster_link_never_makes_the_best_plan_slower(profile: ModelProfile, hardware: Hardware) -> None:
+    before = best_plan(profile, hardware)
     for factor in (1.5, 10.0):
-        links = tuple(Link(link.latency_s / factor, link.bytes_per_s * factor) for link in ground.links)
-        after = best(profile, msgspec.structs.replace(ground, links=links))
+        links = tuple(Link(link.latency_s / factor, link.bytes_per_s * factor) for link in hardware.links)
+        after = best_plan(profile, msgspec.structs.replace(hardware, links=links))
         if before is not None:
-            assert after is not None and after.worth_s <= before.worth_s * (1 + 1e-9)
+            assert after is not None and after.adjusted_step_s <= before.adjusted_step_s * (1 + 1e-9)
 
 
 @quick
-@given(profile=models(), ground=grounds())
-def test_one_more_worker_never_makes_the_best_plan_slower(profile: ModelProfile, ground: Hardware) -> None:
-    before = best(profile, ground)
-    more = msgspec.structs.replace(ground, seats=(*ground.seats, Seat("cpu", "another")))
-    after = best(profile, more)
-    if before is not None and len({seat.speed for seat in ground.seats}) == 1 and before.plan.workers_used == 1:
-        assert after is not None and after.worth_s <= before.worth_s * (1 + 1e-9)
+@given(profile=models(), hardware=machines())
+def test_one_more_worker_never_makes_the_best_plan_slower(profile: ModelProfile, hardware: Hardware) -> None:
+    before = best_plan(profile, hardware)
+    more = msgspec.structs.replace(hardware, seats=(*hardware.seats, Seat("cpu", "another")))
+    after = best_plan(profile, more)
+    if before is not None and len({seat.speed for seat in hardware.seats}) == 1 and before.plan.workers_used == 1:
+        assert after is not None and after.adjusted_step_s <= before.adjusted_step_s * (1 + 1e-9)
 
 
-def by_id(profile: ModelProfile, ground: Hardware) -> dict[str, Estimate]:
-    return {one.plan.id: one for one in candidates(profile, ground)}
+def by_id(profile: ModelProfile, hardware: Hardware) -> dict[str, Estimate]:
+    return {one.plan.id: one for one in candidates(profile, hardware)}
 
 
 def test_a_small_model_is_not_parallelised() -> None:
@@ -151,7 +151,7 @@ def test_only_plain_copies_exchange_in_buckets_as_the_workers_do_it() -> None:
     for device in (CARD, CPU):
         every = list(shapes(model(8), hardware(8, device=device, per_node=8)))
         assert any(one.buckets for one in every)
-        spread = [one for one in every if one.data > 1 and one.data < one.used]
+        spread = [one for one in every if one.data > 1 and one.data < one.workers_used]
         assert any(not one.sharded for one in spread) and not any(one.buckets for one in spread)
 
 
@@ -186,8 +186,8 @@ def test_plans_that_change_the_maths_are_compared_by_time_to_accuracy() -> None:
     profile = model(4, flops=5e6, parameters=1_000_000, exact=False)
     found = search(profile, hardware(4, link=SLOW))
     loose = [one for one in found if not one.plan.exact]
-    assert loose and all(one.worth_s >= one.step_s for one in loose)
-    assert found == sorted(found, key=lambda one: one.worth_s)
+    assert loose and all(one.adjusted_step_s >= one.step_s for one in loose)
+    assert found == sorted(found, key=lambda one: one.adjusted_step_s)
 
 
 def test_measured_steps_set_the_scale() -> None:
@@ -199,14 +199,14 @@ def test_measured_steps_set_the_scale() -> None:
     wire_s = all_reduce_s(2, profile.parameters * 4.0, FAST)  # a correction slows workers down, not what they send
     assert abs((found["dp2"].step_s - wire_s) / (by_id(free, hardware(2))["dp2"].step_s - wire_s) - 1.5) < 1e-9
     two = Plan(data=2, sync="allreduce")
-    assert abs(fitted(free, Topology(hardware(2)), two, found["dp2"].step_s) - 1.5) < 1e-3
+    assert abs(fit_correction(free, Topology(hardware(2)), two, found["dp2"].step_s) - 1.5) < 1e-3
 
 
 def test_shares_are_whole_samples_and_end_together() -> None:
-    counts = even_shares(90, [0.0, 0.0], [1.0, 2.0])
+    counts = balanced_batch_counts(90, [0.0, 0.0], [1.0, 2.0])
     assert counts == (60, 30)
-    assert even_shares(4, [0.0, 100.0], [1.0, 1.0]) == (4, 0)
-    assert sum(even_shares(7, [0.1, 0.2, 0.3], [1.0, 1.5, 3.0])) == 7
+    assert balanced_batch_counts(4, [0.0, 100.0], [1.0, 1.0]) == (4, 0)
+    assert sum(balanced_batch_counts(7, [0.1, 0.2, 0.3], [1.0, 1.5, 3.0])) == 7
 
 
 @settings(deadline=None, max_examples=60)
@@ -220,7 +220,7 @@ def test_no_other_whole_shares_end_earlier(batch: int, replicas: list[tuple[floa
     def ends(counts: tuple[int, ...]) -> float:
         return max(f + s * n if n else 0.0 for f, s, n in zip(fixed, sample, counts, strict=True))
 
-    found = even_shares(batch, fixed, sample)
+    found = balanced_batch_counts(batch, fixed, sample)
     every = (counts for counts in product(range(batch + 1), repeat=len(fixed)) if sum(counts) == batch)
     assert sum(found) == batch
     assert ends(found) <= min(ends(counts) for counts in every) * (1 + 1e-6)
@@ -231,8 +231,8 @@ def test_micro_batches_are_prepared_at_the_pace_of_the_slowest_worker() -> None:
     plan = Plan(pipeline=2, microbatches=4, schedule="1f1b", cuts=("layers.3",))
 
     def more_s(*speeds: float) -> float:
-        grounds = (Topology(hardware(2, device=device, speeds=speeds)) for device in (CPU, dear))
-        plain, with_it = (estimate(model(), ground, plan).step_s for ground in grounds)
+        machines = (Topology(hardware(2, device=device, speeds=speeds)) for device in (CPU, dear))
+        plain, with_it = (estimate(model(), topology, plan).step_s for topology in machines)
         return with_it - plain
 
     assert more_s(1.0, 1.0) > 4e-3  # each worker's share of four, and what is prepared before the first
@@ -242,7 +242,7 @@ def test_micro_batches_are_prepared_at_the_pace_of_the_slowest_worker() -> None:
 
 def test_a_sketch_has_the_magnitudes_of_a_model_that_was_looked_at() -> None:
     """Its update moves weights and gradients once and two moments twice: 24 bytes a parameter, at memory's pace."""
-    drawn = sketch(1_000_000, 64, 6_400, wire.Glance(2e-3, 1e-4, 5_000.0))
+    drawn = sketch_profile(1_000_000, 64, 6_400, wire.Glance(2e-3, 1e-4, 5_000.0))
     assert drawn.calibration is not None
     assert drawn.calibration.optimizer_s == pytest.approx(24e6 / 5e9)
     assert (drawn.calibration.fixed_s, drawn.calibration.sample_s) == (2e-3, 1e-4)
@@ -254,7 +254,7 @@ def test_a_sketch_has_the_magnitudes_of_a_model_that_was_looked_at() -> None:
 
 def test_shares_follow_speeds_where_times_are_too_short_to_tell_them_apart() -> None:
     """Against a start of 1,000 s the samples' own times vanish: hundreds of them are left over."""
-    found = even_shares(40_000, [1e3, 1e3], [1e-16, 3e-16])
+    found = balanced_batch_counts(40_000, [1e3, 1e3], [1e-16, 3e-16])
     assert sum(found) == 40_000 and abs(found[0] - 30_000) < 100
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.planning.curves import speed_curve
 from fairlead.planning.plan_candidates import shapes
-from fairlead.planning.plan_choice import choose
+from fairlead.planning.plan_choice import choose_plan
 from fairlead.planning.search import search
 from fairlead.planning.search_budget import SHAPES, Budget
 from tests.planning import made
@@ -14,17 +14,17 @@ GROUND = made.hardware(4, link=made.SLOW)
 
 
 def test_the_best_found_so_far_is_chosen_and_the_reason_says_that_there_were_more() -> None:
-    whole, short = choose(MODEL, GROUND), Budget(5)
-    found = choose(MODEL, GROUND, budget=short)
+    whole, short = choose_plan(MODEL, GROUND), Budget(5)
+    found = choose_plan(MODEL, GROUND, budget=short)
     assert short.looked_at == 5
     assert "there are more" in found.reason and "5 likeliest" in found.reason
     assert "there are more" not in whole.reason
-    assert found.estimate.worth_s >= whole.estimate.worth_s
+    assert found.estimate.adjusted_step_s >= whole.estimate.adjusted_step_s
 
 
 def test_whole_copies_run_only_where_nothing_could_be_looked_at() -> None:
     assert search(MODEL, GROUND, budget=Budget(0)) == []
-    alone = choose(MODEL, GROUND, margin=0.0, budget=Budget(0))
+    alone = choose_plan(MODEL, GROUND, margin=0.0, budget=Budget(0))
     assert (alone.plan.tensor, alone.plan.pipeline, alone.plan.sharded) == (1, 1, False)
     assert alone.plan.workers_used in (1, 4) and alone.estimate.fits
     some = search(MODEL, GROUND, budget=Budget(1))
@@ -34,10 +34,10 @@ def test_whole_copies_run_only_where_nothing_could_be_looked_at() -> None:
 def test_one_more_is_never_looked_at() -> None:
     budget = Budget(2)
     assert [budget.take() for _ in range(4)] == [True, True, False, False]
-    assert (budget.looked_at, budget.short) == (2, True)
+    assert (budget.looked_at, budget.exhausted) == (2, True)
     enough = Budget(2)
     assert [enough.take() for _ in range(2)] == [True, True]
-    assert not enough.short
+    assert not enough.exhausted
 
 
 def test_a_batch_of_any_size_has_few_shapes() -> None:

@@ -36,10 +36,10 @@ def test_speeds_add_up_until_the_slowest_is_further_behind_than_the_bound() -> N
 
 
 def test_they_are_compared_by_the_time_to_the_same_accuracy() -> None:
-    ground = Topology(hardware(4))
+    topology = Topology(hardware(4))
     for staleness in (2, 4):
-        one = estimate(model(), ground, served(4, staleness))
-        assert one.worth_s == pytest.approx(one.step_s * (1 + MORE_STEPS["parameter-server"] * staleness))
+        one = estimate(model(), topology, served(4, staleness))
+        assert one.adjusted_step_s == pytest.approx(one.step_s * (1 + MORE_STEPS["parameter-server"] * staleness))
 
 
 def test_a_slower_link_costs_them_what_they_push_and_pull() -> None:
@@ -49,6 +49,6 @@ def test_a_slower_link_costs_them_what_they_push_and_pull() -> None:
 
 
 def test_their_memory_holds_what_they_serve() -> None:
-    ground = Topology(hardware(4))
-    plain = estimate(model(), ground, Plan(data=4, sync="allreduce")).memory_bytes
-    assert estimate(model(), ground, served(4)).memory_bytes > plain
+    topology = Topology(hardware(4))
+    plain = estimate(model(), topology, Plan(data=4, sync="allreduce")).memory_bytes
+    assert estimate(model(), topology, served(4)).memory_bytes > plain

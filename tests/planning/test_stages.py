@@ -7,7 +7,7 @@ from itertools import combinations, pairwise, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.planning.stages import Partition, StageCost, balanced, best_partition, grown
+from fairlead.planning.stages import Partition, StageCost, balanced_cuts, best_partition, with_stage
 
 TIMES = st.lists(st.integers(1, 20), min_size=2, max_size=6)
 
@@ -49,7 +49,7 @@ def test_no_other_cut_and_no_other_order_is_better(
                 cost = price(speed, order[stage - 1] if stage else None, edges[stage], edges[stage + 1], stage)
                 if cost is None:
                     break
-                whole = grown(whole, edges[stage], speed, cost)
+                whole = with_stage(whole, edges[stage], speed, cost)
             else:
                 best = objective(whole) if best is None else min(best, objective(whole))
     assert (found is None) == (best is None)
@@ -63,5 +63,5 @@ def test_a_balanced_cut_leaves_no_stage_empty(times: list[int], stages: int) -> 
     sums = [0.0]
     for time in times:
         sums.append(sums[-1] + time)
-    edges = [0, *balanced(sums, stages), len(times)]
+    edges = [0, *balanced_cuts(sums, stages), len(times)]
     assert all(left < right for left, right in pairwise(edges)) and len(edges) == stages + 1

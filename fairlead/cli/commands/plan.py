@@ -38,7 +38,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Rank the ways in which a model could be run in parallel, with time, memory, bottleneck and reason of each."""
-    from fairlead.planning.plan_reasons import explain
+    from fairlead.planning.plan_reasons import explain_plans
     from fairlead.planning.search import candidates
     from fairlead.profiling.analysis_client import ask_for_profile
 
@@ -53,7 +53,7 @@ def plan(
         raise _too_large(found[0], ground)
     trials = Trials(run, params, steps, model, place, link, speeds)
     measured = run_trials(trials, found, ground, measure, quiet=as_json) if measure else {}
-    rows = [_row(one, why, measured.get(one.plan.id)) for one, why in zip(found, explain(found), strict=True)]
+    rows = [_row(one, why, measured.get(one.plan.id)) for one, why in zip(found, explain_plans(found), strict=True)]
     if all(row["id"] != "ddp" for row in rows):  # scripts rely on it
         rows += [row | {"id": "ddp", "reason": "one worker: the same as one process"} for row in rows if _plain(row)]
     if as_json:
@@ -148,11 +148,11 @@ def _too_large(one: Estimate, ground: Hardware) -> Refused:
 
 def _row(one: Estimate, why: str, trial: Trial | None) -> dict[str, Any]:
     """What scripts rely on."""
-    from fairlead.planning.plan_reasons import row
+    from fairlead.planning.plan_reasons import plan_row
 
     if trial is not None and trial.error:
         why += f"; could not be run: {trial.error}"
-    return row(one, why, trial.step_s if trial else None)
+    return plan_row(one, why, trial.step_s if trial else None)
 
 
 def _plain(row: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from fairlead.control.plans.model_profiles import refusal
 from fairlead.control.plans.plan_questions import ChosenPlan
 from fairlead.control.plans.replanning import plain
 from fairlead.control.records import Job, KnownModel
-from fairlead.planning.plan_choice import CUTS, blind
+from fairlead.planning.plan_choice import MODEL_PARALLEL, plan_without_profile
 from fairlead.planning.profiles import Hardware
 
 UNKNOWN = "whole copies: nothing is known of this model yet"
@@ -21,7 +21,7 @@ def wanted(job: Job) -> str:
 
 def needs_a_look(job: Job, known: KnownModel | None, hardware: Hardware | None, size: int) -> bool:
     """Whether a worker looks at the model first, and what it says can change the plan."""
-    if wanted(job) in CUTS:
+    if wanted(job) in MODEL_PARALLEL:
         return size > 1 and (known is None or known.profile is None)
     return wanted(job) == "auto" and job.max_workers > 1 and known is None and hardware is not None
 
@@ -31,8 +31,8 @@ def default_plan(
 ) -> ChosenPlan:  # fmt: skip
     """For a gang of this size; ``why`` the planner has no answer, if it was asked."""
     name = wanted(job)
-    plan = blind(name, size)
-    if name in CUTS and size > 1 and known is not None:
+    plan = plan_without_profile(name, size)
+    if name in MODEL_PARALLEL and size > 1 and known is not None:
         return ChosenPlan(None, refused=refusal(name, why or (_STRANGE if known.profile else known.why_not)))
     reason = f"whole copies: {why}" if why else _reason(known, hardware, name)
     return ChosenPlan(plain(plan, reason, "default" if name == "auto" else "asked"), plan.members)

@@ -36,8 +36,8 @@ from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase,
 from fairlead.control.store import events, generations, jobs, known_models, lineage
 from fairlead.control.store.engine import Store
 from fairlead.errors import Refused, Unavailable
-from fairlead.planning.model_corrections import understood
-from fairlead.planning.plan_choice import CUTS, MARGIN, UNMEASURED, Choice
+from fairlead.planning.model_corrections import is_predictable
+from fairlead.planning.plan_choice import MARGIN, MODEL_PARALLEL, UNMEASURED, Choice
 from fairlead.planning.profiles import Hardware
 from fairlead.profiling.profile_cache import disagrees
 from fairlead.scheduling.state import Reason
@@ -188,7 +188,7 @@ class Plans:
         try:
             found = await self._ask(job, question, ChosenPlan, within_s)
         except PlannerFailed as error:
-            if wanted(job) in CUTS and self._resting.failure_count((job.tenant, model_key(job))) < MOST_TRIES:
+            if wanted(job) in MODEL_PARALLEL and self._resting.failure_count((job.tenant, model_key(job))) < MOST_TRIES:
                 raise Unavailable(f"{job.id} waits for its plan {wanted(job)}: {error}") from None
             return default_plan(job, len(members), known, hardware, str(error))
         return replace(found, refused=refusal(wanted(job), found.refused)) if found.refused else found
@@ -201,7 +201,7 @@ class Plans:
             return None
         if known is None:
             return GlanceQuestion(ready, hardware, margin) if ready is not None and auto else None
-        if known.profile is None or (auto and not understood(known.seen)):
+        if known.profile is None or (auto and not is_predictable(known.seen)):
             return None
         return ChooseQuestion(_model(known), hardware, wanted(job), margin)
 

@@ -17,10 +17,10 @@ from fairlead.control.plans.gang_hardware import HardwareByType, Machine, kinds
 from fairlead.control.plans.replanning import LearnedModel, Review, review, told_choice
 from fairlead.control.records import Generation, Job
 from fairlead.planning.curves import speed_curve
-from fairlead.planning.model_coarsening import coarse
-from fairlead.planning.model_corrections import corrected, understood
-from fairlead.planning.model_sketch import sketch
-from fairlead.planning.plan_choice import Choice, choose
+from fairlead.planning.model_coarsening import coarsened
+from fairlead.planning.model_corrections import corrected, is_predictable
+from fairlead.planning.model_sketch import sketch_profile
+from fairlead.planning.plan_choice import Choice, choose_plan
 from fairlead.planning.profiles import Hardware, ModelProfile, Seat, model_from
 
 PIECES = 20  # in which a model is planned: the planner's time grows with the square of them
@@ -40,7 +40,7 @@ class Model(msgspec.Struct, frozen=True):
 
     def pieces(self) -> ModelProfile:
         """Its profile as it is planned with: in so few pieces that nobody waits, whoever wrote the model."""
-        return coarse(model_from(self.profile), PIECES)
+        return coarsened(model_from(self.profile), PIECES)
 
 
 class ChooseQuestion(msgspec.Struct, frozen=True, tag="choose"):
@@ -53,7 +53,7 @@ class ChooseQuestion(msgspec.Struct, frozen=True, tag="choose"):
 
     def answer(self) -> ChosenPlan:
         model = corrected(self.model.pieces(), self.hardware, self.model.seen)
-        found = choose(model, self.hardware, wanted=self.wanted, banned=self.model.banned, margin=self.margin)
+        found = choose_plan(model, self.hardware, wanted=self.wanted, banned=self.model.banned, margin=self.margin)
         return chosen(found, self.wanted)
 
 
@@ -68,8 +68,8 @@ class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
         ready = self.ready
         if ready.glance is None:
             raise ValueError("nothing was seen of it")
-        model = sketch(ready.parameters, ready.batch_size, ready.samples, ready.glance)
-        found = choose(model, self.hardware, margin=self.margin)
+        model = sketch_profile(ready.parameters, ready.batch_size, ready.samples, ready.glance)
+        found = choose_plan(model, self.hardware, margin=self.margin)
         reason = f"{found.reason} (judged by its first passes: no run of this model was long enough to look closer)"
         return ChosenPlan(told_choice(found, reason, "planner"), found.plan.members)
 
@@ -139,7 +139,7 @@ def curve_table(
     They are those of plans that the job would be given: of those that it asks for, without those that failed with it.
     """
     ground = kinds(nodes, job.demand, machine)
-    if ground is None or not understood(seen):
+    if ground is None or not is_predictable(seen):
         return None
     most = min(job.max_workers, ground.count, LARGEST)
     if most < job.min_workers:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.control.records import OFFERED, Generation, GenerationPhase, Job
-from fairlead.planning.cost import Estimate, estimate, fitted, kind
-from fairlead.planning.model_corrections import corrected, noted, uncorrected, understood
+from fairlead.planning.cost import Estimate, estimate, fit_correction, plan_kind
+from fairlead.planning.model_corrections import corrected, is_predictable, uncorrected, with_ratio
 from fairlead.planning.plan import Plan, plan_from
-from fairlead.planning.plan_choice import MARGIN, UNMEASURED, Choice, choose, family, replicas
-from fairlead.planning.profiles import EVERY, Hardware, ModelProfile
+from fairlead.planning.plan_choice import MARGIN, UNMEASURED, Choice, choose_plan, plan_family, replica_plan
+from fairlead.planning.profiles import ALL_KINDS, Hardware, ModelProfile
 from fairlead.planning.topology import Topology
 
 ENOUGH_S = 5.0  # a gang has settled after so long, and its speed can be believed
@@ -57,10 +57,10 @@ def told_choice(found: Choice, reason: str, chosen: str) -> dict[str, Any]:
 
 def plain(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
     """A plan of which nothing is predicted."""
-    usual = plan == replicas(plan.workers_used) or (family(plan) == "dp" and _only_shares(plan))
+    usual = plan == replica_plan(plan.workers_used) or (plan_family(plan) == "dp" and _only_shares(plan))
     written = None if usual or plan.workers_used == 1 else {**plan.to_plain(), "members": []}
     return {
-        "id": plan.id, "kind": kind(plan), "plan": written, "workers_used": plan.workers_used, "reason": reason,
+        "id": plan.id, "kind": plan_kind(plan), "plan": written, "workers_used": plan.workers_used, "reason": reason,
         "chosen": chosen,
     }  # fmt: skip
 
@@ -74,7 +74,7 @@ def running_plan(generation: Generation) -> Plan:
     """What its workers run."""
     known = generation.plan or {}
     written = known.get("plan")
-    return plan_from(written) if written else replicas(int(known.get("workers_used", len(generation.members))))
+    return plan_from(written) if written else replica_plan(int(known.get("workers_used", len(generation.members))))
 
 
 def review(
@@ -113,11 +113,11 @@ def _taught(
 ) -> dict[str, float]:
     """What was seen before and now: how slow these workers compute, and how slow plans of this kind are on them."""
     ground = Topology(hardware)
-    seen = noted(known.seen, kind(plan), fitted(known.profile, ground, plan, step_s))
+    seen = with_ratio(known.seen, plan_kind(plan), fit_correction(known.profile, ground, plan, step_s))
     expected_s = estimate(uncorrected(known.profile), ground, plan, 1.0).parts.get("compute", 0.0)
-    if compute_s is None or expected_s <= 0 or kind(plan) not in ("dp", "ddp"):
+    if compute_s is None or expected_s <= 0 or plan_kind(plan) not in ("dp", "ddp"):
         return seen
-    return noted(seen, EVERY, compute_s / expected_s)
+    return with_ratio(seen, ALL_KINDS, compute_s / expected_s)
 
 
 def measured_step_s(job: Job, generation: Generation, now_s: float) -> float | None:
@@ -138,17 +138,17 @@ def _better(
 ) -> Choice | None:
     """Another plan for the same workers, if it is clearly faster and enough is left to do."""
     wanted = str(job.facts.get("plan", "auto"))
-    if wanted == "auto" and not understood(known.seen):
+    if wanted == "auto" and not is_predictable(known.seen):
         return None
     model = corrected(known.profile, hardware, known.seen)
-    found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
+    found = choose_plan(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
     here = estimate(model, Topology(hardware), plan)
     if found.refused or not found.estimate.fits:
         return None  # it runs as it is; what might break it is no improvement
     if found.plan == plan or plain(found.plan, "", "")["id"] == plan.id or not job.total_steps:
         return None
-    gain = here.worth_s / found.estimate.worth_s
+    gain = here.adjusted_step_s / found.estimate.adjusted_step_s
     saved_s = (job.total_steps - job.step) * step_s * (1 - 1 / gain)
-    asked_for = wanted != "auto" and family(plan) != wanted and family(found.plan) == wanted
+    asked_for = wanted != "auto" and plan_family(plan) != wanted and plan_family(found.plan) == wanted
     worth_it = gain >= 1 + BETTER and saved_s > PAYBACK * max(restart_s, CHANGE_S)
     return found if asked_for or worth_it else None

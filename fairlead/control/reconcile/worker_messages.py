@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead import wire
-from fairlead.planning.plan_choice import WANTED
+from fairlead.planning.plan_choice import PLAN_FAMILIES
 
 MOST = 2**53  # of anything that a worker counts
 MOST_SECONDS = 1e8  # three years
@@ -79,7 +79,7 @@ def _ready(body: wire.Ready) -> None:
         samples=body.samples, epochs=body.epochs, batch_size=body.batch_size, parameters=body.parameters,
         resumable_step=body.resumable_step, steps=body.samples * body.epochs,
     )  # fmt: skip
-    if body.plan not in WANTED:
+    if body.plan not in PLAN_FAMILIES:
         raise ImplausibleMessage("asks for a plan of no known kind")
     seen = body.glance
     if seen is not None:

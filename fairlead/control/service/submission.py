@@ -30,7 +30,7 @@ from fairlead.control.service.sla_admission import FEW, PAUSE, expectations, ref
 from fairlead.control.store import bundles, events, generations, jobs, known_models, lineage, secrets, tenants
 from fairlead.control.tenant_tree import beyond
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, Unavailable
-from fairlead.planning.plan_choice import CUTS, objection
+from fairlead.planning.plan_choice import MODEL_PARALLEL, why_unsupported
 from fairlead.planning.profiles import model_from
 from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.explain import can_never_run
@@ -137,8 +137,12 @@ class SubmissionVerbs(Verbs):
         problem = can_never_run(seen, nodes, tenant.quota) or beyond(seen, tenants.path(connection, tenant), nodes)
         if problem is not None:
             raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
-        known = known_models.get(connection, job.tenant, model_key(job)) if spec.plan in CUTS else None
-        if known is not None and known.profile is not None and (why := objection(model_from(known.profile), spec.plan)):
+        known = known_models.get(connection, job.tenant, model_key(job)) if spec.plan in MODEL_PARALLEL else None
+        if (
+            known is not None
+            and known.profile is not None
+            and (why := why_unsupported(model_from(known.profile), spec.plan))
+        ):
             raise InvalidSpec(f"{spec.plan} cannot run this model: {why}", field="plan", value=spec.plan,
                               fix="leave plan out: the fastest that can run is chosen")  # fmt: skip
         if spec.code is not None and not bundles.has(connection, job.tenant, spec.code):

@@ -26,8 +26,13 @@ keepsakes = Table(
     Column("parts", String, nullable=False),  # the folders that it left, such as "logs output"
     Column("size_bytes", BigInteger),  # NULL: not measured yet
     Index(
-        "ix_keepsakes_held", "tenant", "finished_s", "job", "size_bytes",
-        sqlite_where=text("size_bytes > 0"), postgresql_where=text("size_bytes > 0"),
+        "ix_keepsakes_held",
+        "tenant",
+        "finished_s",
+        "job",
+        "size_bytes",
+        sqlite_where=text("size_bytes > 0"),
+        postgresql_where=text("size_bytes > 0"),
     ),
 )
 

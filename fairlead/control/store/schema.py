@@ -148,8 +148,12 @@ jobs = Table(
     Index(None, "tenant", "finished_s", "id"),
     Index(None, "finished_s", "tenant", "submitted_s"),
     Index(
-        "ix_jobs_queued", "phase", "submitted_s", "id",
-        sqlite_where=text("phase = 'queued'"), postgresql_where=text("phase = 'queued'"),
+        "ix_jobs_queued",
+        "phase",
+        "submitted_s",
+        "id",
+        sqlite_where=text("phase = 'queued'"),
+        postgresql_where=text("phase = 'queued'"),
     ),
 )
 
@@ -204,8 +208,10 @@ events = Table(
     Index(None, "tenant", "id"),
     Index(None, "job", "id"),
     Index(
-        "ix_events_budget_used_up", "time_s",
-        sqlite_where=text("kind = 'budget-used-up'"), postgresql_where=text("kind = 'budget-used-up'"),
+        "ix_events_budget_used_up",
+        "time_s",
+        sqlite_where=text("kind = 'budget-used-up'"),
+        postgresql_where=text("kind = 'budget-used-up'"),
     ),
     sqlite_autoincrement=True,  # a follower's place must never be given out twice
 )
