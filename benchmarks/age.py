@@ -106,7 +106,7 @@ def aged(bench: Bench, count: int, days: float) -> Iterator[Home]:
 
 async def _write(home: Home, count: int, days: float) -> None:
     store = Store.open(f"sqlite:///{home.database}")
-    await store.lead("age", 1e9)
+    await store.acquire_lease("age", 1e9)
 
     def teams(connection: Connection) -> None:
         for name in TEAMS:
@@ -126,13 +126,13 @@ async def _write(home: Home, count: int, days: float) -> None:
 
     def prune(connection: Connection) -> None:
         """What the leader does a little at a time; here nobody has to be spared."""
-        pruning.give_up(connection, now_s)
+        pruning.advance_marks(connection, now_s)
         while pruning.drop_lines(connection, 10_000) + pruning.drop_spans(connection, 10_000):
             pass
 
     await store.write(prune)
     await Pruner(store, home).sweep()
-    await store.resign()
+    await store.release_lease()
     await store.close()
 
 
@@ -186,7 +186,7 @@ def live_day(home: Home, minutes: int) -> tuple[int, int, float]:
 
     async def day() -> tuple[int, int, float]:
         store = Store.open(f"sqlite:///{home.database}", clock=clock)
-        await store.lead("age", 1e12)
+        await store.acquire_lease("age", 1e12)
         before = _bytes(home)
         keeps = {"retention": {"jobs": 30 * DAY}}
         await store.write(lambda connection: [tenants.update(connection, name, policy=keeps) for name in TEAMS])
@@ -198,7 +198,7 @@ def live_day(home: Home, minutes: int) -> tuple[int, int, float]:
             await pruner.clean_ended()
             await pruner.prune()
             spent_s += time.process_time() - begun_s
-        await store.resign()
+        await store.release_lease()
         await store.close()
         return before, _bytes(home), spent_s
 

@@ -85,7 +85,7 @@ async def measured(count: int, seconds: float) -> Figures:
     agents = HollowAgents(-(-count * WORKERS // DEVICES) + STARTED * WORKERS // DEVICES + 1, EVERY_S)
     with tempfile.TemporaryDirectory(prefix="fairlead-hollow-") as folder:
         store = Store.open(f"sqlite:///{Path(folder) / 'fairlead.db'}")
-        epoch = await store.lead("hollow", 1e9)
+        epoch = await store.acquire_lease("hollow", 1e9)
         await _write(store, agents, count)
         begun_s = _cpu_s() - agents.own_cpu_s
         async with _led(store, agents, epoch or 0) as controller:

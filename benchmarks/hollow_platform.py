@@ -94,7 +94,7 @@ async def _serve(folder: Path, agents: HollowAgents, ready: Callable[[HollowPlat
     home.create()
     store, vault = Store.open(f"sqlite:///{home.database}"), SecretVault(home, b"k" * 32)
     try:
-        epoch = await store.lead("hollow", 1e9)
+        epoch = await store.acquire_lease("hollow", 1e9)
         token, bearer = identity.mint(None, Role.ADMIN, "admin", None, time.time())
         await store.write(lambda connection: tenants.insert(connection, TenantSpec(name="bench")))
         await store.write(lambda connection: tokens.insert(connection, token))

@@ -55,7 +55,7 @@ def run(bench: Bench) -> None:
 async def _write(home: Home, count: int) -> None:
     """Jobs that wait, of several tenants and sizes; the first of them will run for as long as this takes."""
     store = Store.open(f"sqlite:///{home.database}")
-    await store.lead("why", 1e9)
+    await store.acquire_lease("why", 1e9)
     who, _ = mint(None, Role.ADMIN, "benchmark", None, time.time())
     await store.write(lambda connection: [tenants.insert(connection, TenantSpec(name=name)) for name in TEAMS])
     now_s = time.time()
@@ -73,7 +73,7 @@ async def _write(home: Home, count: int) -> None:
                 jobs.insert(connection, job, document, {}, None, "digest")
 
         await store.write(work)
-    await store.resign()
+    await store.release_lease()
     await store.close()
 
 

@@ -73,8 +73,8 @@ def store_origin(connection: Connection, job: Job, finished: wire.Finished, now_
         plain: dict[str, Any] = {"why_not": str(error)}
     else:
         plain = msgspec.to_builtins(said) if finished.lineage else {}
-        lineage.reads(connection, job.id, job.tenant, [(each.name, each.version) for each in said.data])
-    lineage.record(connection, job.id, job.tenant, plain, now_s)
+        lineage.record_inputs(connection, job.id, job.tenant, [(each.name, each.version) for each in said.data])
+    lineage.record_facts(connection, job.id, job.tenant, plain, now_s)
 
 
 def _sets(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -124,7 +124,9 @@ def handed(connection: Connection, job: Job, spec: Mapping[str, Any]) -> dict[st
         return {each.name: _told(each) for each in (datasets.find(connection, job.tenant, *split(ref)) for ref in refs)}
     told: dict[str, Any] = {}
     room = MOST_HANDED
-    for each in sorted(datasets.newest(connection, job.tenant, job.submitted_s), key=lambda one: one.size_bytes):
+    for each in sorted(
+        datasets.newest_versions(connection, job.tenant, job.submitted_s), key=lambda one: one.size_bytes
+    ):
         room -= len(msgspec.msgpack.encode(_told(each)))
         if room < 0:
             break  # a job that means one of the rest names it

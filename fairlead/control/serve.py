@@ -41,7 +41,7 @@ from fairlead.control.service.platform import Platform
 from fairlead.control.startup_hints import hints
 from fairlead.control.store import jobs, pruning, tenants, tokens
 from fairlead.control.store.engine import Store
-from fairlead.control.store.retry import outlast
+from fairlead.control.store.retry import retry_until_available
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
 from fairlead.scheduling.state import DEFAULT_SHARING, Sharing
@@ -128,7 +128,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
         if ending.done():
             return 0
         facts["epoch"] = store.epoch
-        strangers = len(await store.read(tenants.all)) > 1
+        strangers = len(await store.read(tenants.all_tenants)) > 1
         backend = LocalBackend(home, shapes, isolation=settings.isolation, strangers=strangers, derive=vault.derive)
         settled = replace(settings, store=url, sleep_after_s=sleep_after(settings.sleep_after_s, home),
                           sharing=shared(settings.sharing, home))  # fmt: skip
@@ -171,7 +171,7 @@ async def _lead_on(
         core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper,
                     ring=follower.ring)  # fmt: skip
         token, fresh = await _admin_token(store, home)
-        granted = {each.name: each.policy.get("folders", []) for each in await store.read(tenants.all)}
+        granted = {each.name: each.policy.get("folders", []) for each in await store.read(tenants.all_tenants)}
         told = hints(backend.capabilities, granted, os.environ.get(data_folder.VARIABLE))
 
         def opened(port: int) -> None:
@@ -233,9 +233,9 @@ async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Fu
     told = False
 
     async def take() -> int | None:
-        return await store.lead(holder, LEASE_S, gone=leader_fencing.gone, fence=leader_fencing.fence)
+        return await store.acquire_lease(holder, LEASE_S, is_dead=leader_fencing.gone, fence=leader_fencing.fence)
 
-    while await outlast(take, "taking the lease") is None:
+    while await retry_until_available(take, "taking the lease") is None:
         if not told:
             ready(Ready(None, waiting="another control plane leads this store; waiting for its lease to end"))
             told = True
@@ -249,12 +249,12 @@ async def _renew(store: Store) -> None:
     """Lead on. While the store does not answer nobody else can take over either: whoever writes first then leads."""
     while True:
         await asyncio.sleep(LEASE_S / 4)
-        await outlast(store.renew, "renewing the lease")
+        await retry_until_available(store.renew_lease, "renewing the lease")
 
 
 async def _resign(store: Store) -> None:
     try:
-        await store.resign()
+        await store.release_lease()
     except Unavailable as error:  # the lease runs out by itself
         log.warning("the lease could not be given back", error=str(error))
 
@@ -285,10 +285,10 @@ async def _put_away(store: Store, controller: Controller) -> None:
                 jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "preempted", None, now_s))
 
     await store.write(work)
-    for job in await store.read(jobs.on_their_way):
+    for job in await store.read(jobs.in_flight):
         controller.nudge(job)
     while time.time() - now_s < PUT_AWAY_S:
-        if not await store.read(jobs.on_their_way):
+        if not await store.read(jobs.in_flight):
             return
         await controller.wait_for_news(0.5)
 
@@ -315,7 +315,7 @@ def sleep_after(wanted_s: float | None, home: Home) -> float:
 
 def keep_audit(wanted_s: float | None, home: Home) -> float:
     """For how long the audit log is kept: as asked for, else as the last time."""
-    last_s = read_profile(home).get("keep_audit_s", pruning.AUDIT_S)
+    last_s = read_profile(home).get("keep_audit_s", pruning.KEEP_AUDIT_S)
     return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
 
 

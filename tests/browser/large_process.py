@@ -29,9 +29,9 @@ async def seed(home: Home) -> None:
     """Jobs as if they had been submitted before this platform was started."""
     home.create()
     store = Store.open(serve.store_url(None, home))
-    await store.lead("seed", 60.0)
+    await store.acquire_lease("seed", 60.0)
     await store.write(_fill)
-    await store.resign()
+    await store.release_lease()
     await store.close()
 
 

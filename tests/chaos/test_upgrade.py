@@ -89,7 +89,7 @@ def _end(control: int) -> None:
 def version(home: Path) -> str | None:
     engines = connect(f"sqlite:///{home}/fairlead.db")
     with engines.reader.connect() as connection:
-        found = migrate.version_of(connection)
+        found = migrate.schema_version(connection)
     engines.dispose()
     return found
 

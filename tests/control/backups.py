@@ -26,9 +26,9 @@ def platform_home(root: Path) -> Home:
     home = Home(root)
     home.create()
     store = Store.open(f"sqlite:///{home.database}")
-    run(store.lead("test", 1e9))
+    run(store.acquire_lease("test", 1e9))
     fill(Opened(store))
-    run(store.resign())
+    run(store.release_lease())
     run(store.close())
     (home.run / "nodes.json").write_text('[{"name":"node-0","cpu":1,"memory_bytes":5,"devices":1}]')
     profile = {"url": "http://x", "token": "fl_a_b0123456789abcdef", "pid": 1}

@@ -71,7 +71,7 @@ def asked(new_sqlite: Path, clock: Clock, tmp_path: Path) -> Iterator[Asked]:
     """All verbs of a platform over a store of its own, with the tenants vision and text."""
     shutil.copy(new_sqlite, tmp_path / "fairlead.db")
     store = Store.open(f"sqlite:///{tmp_path}/fairlead.db", clock=clock)
-    run(store.lead("test", 1e9))
+    run(store.acquire_lease("test", 1e9))
     db = Opened(store)
     for name in ("vision", "text"):
         db.write(tenants.insert, TenantSpec(name=name))
@@ -83,7 +83,7 @@ def asked(new_sqlite: Path, clock: Clock, tmp_path: Path) -> Iterator[Asked]:
 def db(unopened: Callable[[], Store]) -> Opened:
     """A store that leads, with the tenants vision and text."""
     store = unopened()
-    run(store.lead("test", 1e9))
+    run(store.acquire_lease("test", 1e9))
     opened = Opened(store)
 
     def both(conn: Connection) -> None:

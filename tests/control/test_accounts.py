@@ -14,7 +14,7 @@ from fairlead.control.service.core import UseNotes
 from fairlead.control.service.tenants import DAY_S, MOST_NEW_TOKENS, MOST_TOKENS, need_tokens
 from fairlead.control.store import audit, ledger, ledger_sums, tokens
 from fairlead.control.store.audit import AuditFilter
-from fairlead.control.store.usage_breakdown import Used, broken_down, token_labels
+from fairlead.control.store.usage_breakdown import BreakdownLine, break_down, token_labels
 from fairlead.errors import Refused
 
 from . import made
@@ -29,13 +29,13 @@ def a_line(job: str, from_s: float, to_s: float, node: str = "n1", tenant: str =
 
 def lines(
     db: Opened, by: list[str], since_s: float = 0.0, until_s: float = 1e9, tenant: str | None = None
-) -> list[Used]:
-    return db.read(broken_down, by, since_s, until_s, tenant)[0]
+) -> list[BreakdownLine]:
+    return db.read(break_down, by, since_s, until_s, tenant)[0]
 
 
 def test_lines_are_cut_at_full_hours_and_lose_nothing(db: Opened) -> None:
     db.write(ledger.append, [a_line("j", 3000.0, 3 * HOUR_S + 1)])
-    written = db.read(ledger.lines, 0.0, 1e9)
+    written = db.read(ledger.lines_between, 0.0, 1e9)
     assert [(line.from_s, line.to_s) for line in written] == [
         (3000.0, HOUR_S), (HOUR_S, 2 * HOUR_S), (2 * HOUR_S, 3 * HOUR_S), (3 * HOUR_S, 3 * HOUR_S + 1),
     ]  # fmt: skip
@@ -68,28 +68,42 @@ def test_usage_can_be_broken_down_by_everything(db: Opened) -> None:
         a_line("a", 0, 100), a_line("a", 0, 50, node="n2"), a_line("b", 0, 10, user="bob"),
         a_line("c", 0, 1000, tenant="text"), a_line("d", 0, 1, tenant="text"), a_line("gone", 0, 2, tenant="text"),
     ])  # fmt: skip
-    assert lines(db, ["tenant"]) == [Used(("text",), 2006, 1003, 3), Used(("vision",), 320, 160, 2)]
-    assert lines(db, ["user"], tenant="vision") == [Used(("ann",), 300, 150, 1), Used(("bob",), 20, 10, 1)]
-    assert lines(db, ["job"], tenant="vision") == [Used(("a",), 300, 150, 1), Used(("b",), 20, 10, 1)]
-    assert lines(db, ["node"], tenant="vision") == [Used(("n1",), 220, 110, 2), Used(("n2",), 100, 50, 1)]
-    assert lines(db, ["device"]) == [Used(("cpu",), 2326, 1163, 5)]
+    assert lines(db, ["tenant"]) == [BreakdownLine(("text",), 2006, 1003, 3), BreakdownLine(("vision",), 320, 160, 2)]
+    assert lines(db, ["user"], tenant="vision") == [
+        BreakdownLine(("ann",), 300, 150, 1),
+        BreakdownLine(("bob",), 20, 10, 1),
+    ]
+    assert lines(db, ["job"], tenant="vision") == [BreakdownLine(("a",), 300, 150, 1), BreakdownLine(("b",), 20, 10, 1)]
+    assert lines(db, ["node"], tenant="vision") == [
+        BreakdownLine(("n1",), 220, 110, 2),
+        BreakdownLine(("n2",), 100, 50, 1),
+    ]
+    assert lines(db, ["device"]) == [BreakdownLine(("cpu",), 2326, 1163, 5)]
     # Labels in another order are the same; a job without any, or of which only the ledger knows, counts under none.
     by_label = lines(db, ["label"])
-    assert by_label == [Used(("team=y",), 2000, 1000, 1), Used(("run=1,team=x",), 320, 160, 2), Used(("",), 6, 3, 2)]
-    assert lines(db, ["label:team"]) == [Used(("y",), 2000, 1000, 1), Used(("x",), 320, 160, 2), Used(("",), 6, 3, 2)]
-    assert lines(db, ["label:nobody's"]) == [Used(("",), 2326, 1163, 5)]
-    assert lines(db, ["tenant", "node"])[-1] == Used(("vision", "n2"), 100, 50, 1)
+    assert by_label == [
+        BreakdownLine(("team=y",), 2000, 1000, 1),
+        BreakdownLine(("run=1,team=x",), 320, 160, 2),
+        BreakdownLine(("",), 6, 3, 2),
+    ]
+    assert lines(db, ["label:team"]) == [
+        BreakdownLine(("y",), 2000, 1000, 1),
+        BreakdownLine(("x",), 320, 160, 2),
+        BreakdownLine(("",), 6, 3, 2),
+    ]
+    assert lines(db, ["label:nobody's"]) == [BreakdownLine(("",), 2326, 1163, 5)]
+    assert lines(db, ["tenant", "node"])[-1] == BreakdownLine(("vision", "n2"), 100, 50, 1)
 
 
 def test_the_total_counts_a_job_once_wherever_it_ran(db: Opened) -> None:
     db.write(ledger.append, [a_line("a", 0, 100), a_line("a", 0, 50, node="n2")])
-    found, whole = db.read(broken_down, ["node"], 0.0, 1e9)
+    found, whole = db.read(break_down, ["node"], 0.0, 1e9)
     assert [line.jobs for line in found] == [1, 1]
-    assert whole == Used((), 300, 150, 1)
+    assert whole == BreakdownLine((), 300, 150, 1)
 
 
 def test_an_empty_ledger_has_no_lines(db: Opened) -> None:
-    assert db.read(broken_down, ["tenant"], 0.0, 1e9) == ([], Used((), 0, 0, 0))
+    assert db.read(break_down, ["tenant"], 0.0, 1e9) == ([], BreakdownLine((), 0, 0, 0))
 
 
 def test_what_is_undone_is_not_in_the_sums(db: Opened) -> None:
@@ -100,12 +114,12 @@ def test_what_is_undone_is_not_in_the_sums(db: Opened) -> None:
     with pytest.raises(LookupError):
         db.write(fails)
     assert db.read(ledger.totals, 0, 1e9) == {}
-    assert db.read(broken_down, ["job"], 0.0, 1e9)[0] == []
+    assert db.read(break_down, ["job"], 0.0, 1e9)[0] == []
 
 
 def test_a_piece_of_a_line_that_has_no_length_is_the_line() -> None:
     line = a_line("j", HOUR_S, HOUR_S)
-    assert list(ledger_sums.cut(line)) == [line]
+    assert list(ledger_sums.split_at_hours(line)) == [line]
 
 
 def test_a_tenant_learns_the_labels_of_its_own_tokens_only(db: Opened) -> None:
@@ -118,7 +132,7 @@ def test_a_tenant_learns_the_labels_of_its_own_tokens_only(db: Opened) -> None:
 def test_when_a_token_was_used_only_moves_on(db: Opened) -> None:
     db.write(tokens.insert, Token("ann", "vision", Role.MEMBER, "", "digest", 1.0))
     for moment, known in ((5.0, 5.0), (4.0, 5.0), (6.0, 6.0)):
-        db.write(tokens.used, "ann", moment)
+        db.write(tokens.record_use, "ann", moment)
         found = db.read(tokens.get, "ann")
         assert found is not None and found.used_s == known
 

@@ -118,7 +118,7 @@ def test_a_round_wakes_the_jobs_whose_decision_was_stored_and_no_others(db: Open
     changed = stored(db, state, decided)
     starting = {job.id for job in db.read(jobs.active) if job.phase is JobPhase.STARTING}
     assert changed == starting and len(changed) == 2
-    seated = {job: len(live[0].members) for job, live in db.read(generations.current, changed).items()}
+    seated = {job: len(live[0].members) for job, live in db.read(generations.live_by_job, changed).items()}
     assert seated == dict.fromkeys(changed, 2)
     assert stored(db, state, decided) == set(), "what has changed since is left alone"
 
@@ -128,7 +128,7 @@ def test_a_job_that_was_cancelled_meanwhile_is_not_started(db: Opened, clock: Cl
     state = round_of(db, clock)
     db.write(jobs.update, "a", phase=JobPhase.CANCELLED, finished_s=1.0)
     assert stored(db, state, decide(state.cluster)) == set()
-    assert db.read(generations.current, {"a"}).get("a", []) == []
+    assert db.read(generations.live_by_job, {"a"}).get("a", []) == []
 
 
 def test_who_is_cooling_off_waits_and_is_looked_at_when_that_is_over(db: Opened, clock: Clock) -> None:
@@ -174,6 +174,6 @@ def test_a_decision_that_cannot_be_stored_fails_its_job_and_no_other(
     monkeypatch.setattr(generations, "insert", insert)
     failed: dict[str, Exception] = {}
     assert stored(db, state, decide(state.cluster), failed) == {"b"}
-    assert set(failed) == {"a"} and set(db.read(generations.current, {"a", "b"})) == {"b"}
+    assert set(failed) == {"a"} and set(db.read(generations.live_by_job, {"a", "b"})) == {"b"}
     with pytest.raises(ZeroDivisionError):
         stored(db, round_of(db, clock), decide(round_of(db, clock).cluster))

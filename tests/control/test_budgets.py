@@ -60,7 +60,7 @@ def used(db: Opened, from_s: float, to_s: float, tenant: str = "vision", devices
 
 
 def spending(db: Opened, now_s: float = NOW_S) -> Spending:
-    return db.read(lambda conn: spendings(conn, tenants.all(conn), now_s))["vision"]
+    return db.read(lambda conn: spendings(conn, tenants.all_tenants(conn), now_s))["vision"]
 
 
 def test_only_the_present_period_and_the_own_use_count(db: Opened) -> None:
@@ -75,7 +75,7 @@ def test_only_the_present_period_and_the_own_use_count(db: Opened) -> None:
 
 
 def test_without_a_budget_nothing_is_counted(db: Opened) -> None:
-    assert db.read(lambda conn: spendings(conn, tenants.all(conn), NOW_S)) == {}
+    assert db.read(lambda conn: spendings(conn, tenants.all_tenants(conn), NOW_S)) == {}
 
 
 def test_what_runs_now_counts_before_it_is_metered_and_after_a_restart(
@@ -116,7 +116,7 @@ def test_a_warning_and_the_end_are_each_told_once_in_a_period(db: Opened) -> Non
     limit(db, 10.0, warn_at=0.5)
 
     def look(now_s: float = NOW_S) -> None:
-        db.write(lambda conn: tell(conn, spendings(conn, tenants.all(conn), now_s).values(), now_s))
+        db.write(lambda conn: tell(conn, spendings(conn, tenants.all_tenants(conn), now_s).values(), now_s))
 
     used(db, NOW_S - 4 * HOUR_S, NOW_S)
     look()
@@ -142,11 +142,11 @@ def test_a_warning_and_the_end_are_each_told_once_in_a_period(db: Opened) -> Non
 def test_from_when_to_when_nothing_was_left_is_known_afterwards(db: Opened) -> None:
     limit(db, 2.0, "day")
     used(db, NOW_S - HOUR_S, NOW_S, devices=3)
-    db.write(lambda conn: tell(conn, spendings(conn, tenants.all(conn), NOW_S).values(), NOW_S))
+    db.write(lambda conn: tell(conn, spendings(conn, tenants.all_tenants(conn), NOW_S).values(), NOW_S))
     midnight_s = period("day", NOW_S)[1]
 
     def spans(now_s: float, since_s: float = NOW_S - HOUR_S) -> list[BudgetStop]:
-        return db.read(lambda conn: barred(conn, tenants.all(conn), since_s, now_s))
+        return db.read(lambda conn: barred(conn, tenants.all_tenants(conn), since_s, now_s))
 
     assert spans(NOW_S + 60.0) == [BudgetStop("vision", NOW_S, midnight_s)]
     assert spans(midnight_s + 60.0) == [BudgetStop("vision", NOW_S, midnight_s)], "also when the next period has begun"
@@ -158,7 +158,7 @@ def test_from_when_to_when_nothing_was_left_is_known_afterwards(db: Opened) -> N
 
 
 def test_a_tenant_without_jobs_is_shown_what_it_could_claim(db: Opened) -> None:
-    everyone = db.read(tenants.all)
+    everyone = db.read(tenants.all_tenants)
 
     def entitled(*args: Any, **more: Any) -> dict[str, float]:
         return {name: found.entitlement for name, found in standings(*args, **more).items()}
@@ -201,7 +201,7 @@ def test_who_stands_below_a_used_up_budget_is_refused_and_barred(db: Opened) -> 
     limit(db, 2.0)
     below(db, "text")
     used(db, NOW_S - HOUR_S, NOW_S, tenant="text", devices=4)
-    known = db.read(tenants.all)
+    known = db.read(tenants.all_tenants)
     spent = used_up_by(known, db.read(lambda conn: spendings(conn, known, NOW_S)))
     assert {name: one.of for name, one in spent.items()} == {"vision": "", "text": "vision"}
     text = next(tenant for tenant in known if tenant.name == "text")
@@ -215,7 +215,7 @@ def test_of_several_budgets_the_one_that_lasts_longest_is_named(db: Opened) -> N
     limit(db, 2.0)
     db.write(tenants.update, "text", parent="vision", budget={"device_hours": 1.0, "per": "day"})
     used(db, NOW_S - HOUR_S, NOW_S, tenant="text", devices=4)
-    text = next(tenant for tenant in db.read(tenants.all) if tenant.name == "text")
+    text = next(tenant for tenant in db.read(tenants.all_tenants) if tenant.name == "text")
     with pytest.raises(OverBudget) as refused:
         db.read(afford, text, NOW_S)
     assert refused.value.value == "2h/month"

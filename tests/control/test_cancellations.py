@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, event
 
 from fairlead.control.records import ENDED, JobPhase
-from fairlead.control.store import cancellations, events, jobs
+from fairlead.control.store import cancellations, events, job_counts, jobs
 from fairlead.control.store.cancellations import CancelFilter
 
 from .stores import Opened, a_job
@@ -92,7 +92,7 @@ def test_thousands_of_jobs_take_bounded_statements_and_few_of_them(db: Opened) -
     assert db.write(cancel) == 1_700
     assert len(seen) < 20
     assert max(seen) < 520
-    phases = db.read(lambda conn: jobs.counts(conn)["text"])
+    phases = db.read(lambda conn: job_counts.counts_by_tenant(conn)["text"])
     assert phases[JobPhase.CANCELLED] == 1_700
     assert JobPhase.CANCELLED in ENDED
 

@@ -145,7 +145,7 @@ def test_devices_are_charged_until_they_are_the_next_ones(
     stopping = made.job(phase=JobPhase.STOPPING, then=then, outcome=outcome, since_s=150.0)
     view = stored(db, stopping, made.generation(("w0", "node-0")))
     run(carry_out(db, clock).do(gang_state_machine.Conclude(then, outcome), view))
-    assert [line.to_s for line in db.read(ledger.lines, 0.0, 1e9) if line.job == JOB] == [until_s]
+    assert [line.to_s for line in db.read(ledger.lines_between, 0.0, 1e9) if line.job == JOB] == [until_s]
 
 
 class Deaf:
@@ -202,6 +202,8 @@ def test_newcomers_are_charged_since_they_were_planned(db: Opened, clock: Clock,
     view = stored(db, made.job(generation=2, **phase), former)
     db.write(generations.insert, newest)
     run(carry_out(db, clock).do(action(newest, former), replace(view, generations=[former, newest])))
-    booked = {(line.generation, line.node): (line.from_s, line.to_s) for line in db.read(ledger.lines, 0.0, 1e9)}
+    booked = {
+        (line.generation, line.node): (line.from_s, line.to_s) for line in db.read(ledger.lines_between, 0.0, 1e9)
+    }
     assert booked.pop((2, "node-1")) == (145.0, 150.0)
     assert booked == ({} if outcome == "it is given up" else {(1, "node-0"): (140.0, 150.0)})

@@ -23,7 +23,7 @@ def test_versions_are_numbered_and_the_newest_is_meant_by_the_name(db: Opened) -
     assert (first.number, second.number) == (1, 2)
     assert db.read(datasets.find, "vision", "bank").rows == 5
     assert db.read(datasets.find, "vision", "bank", "aaaa11").rows == 3
-    assert [each.version for each in db.read(datasets.newest, "vision")] == [second.version]
+    assert [each.version for each in db.read(datasets.newest_versions, "vision")] == [second.version]
     assert db.read(registry.pinned, "vision", ["bank", "bank@aaaa11"]) == [
         f"bank@{second.version}", f"bank@{first.version}",
     ]  # fmt: skip
@@ -40,7 +40,7 @@ def test_a_tenant_finds_only_its_own(db: Opened) -> None:
     for meant in ("bank", "bank@aaaa11"):
         with pytest.raises(NotFound):
             db.read(registry.pinned, "text", [meant])
-    assert db.read(datasets.newest, "text") == []
+    assert db.read(datasets.newest_versions, "text") == []
 
 
 def test_a_beginning_that_fits_two_versions_names_neither(db: Opened) -> None:
@@ -92,14 +92,12 @@ def test_versions_say_under_which_labels_their_blocks_lie(db: Opened) -> None:
     db.write(datasets.add, replace(BANK, version="bb", manifest={"blocks": [], "labels": [old]}))
     db.write(datasets.add, replace(BANK, version="cc", manifest={"blocks": [], "labels": [old, new]}))
     db.write(datasets.add, replace(BANK, tenant="text", version="cc"))
-    assert db.read(datasets.labels, "vision", ["bank", "other"]) == {
+    assert db.read(datasets.labels_by_version, "vision", ["bank", "other"]) == {
         ("bank", BANK.version): ["dataset/bank"], ("bank", "bb"): [old], ("bank", "cc"): [old, new],
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "label", ["snapshot/job", "dataset/other@00000001", "dataset/bank@x", "dataset/bank@0000000g"]
-)
+@pytest.mark.parametrize("label", ["snapshot/job", "dataset/other@00000001", "dataset/bank@x", "dataset/bank@0000000g"])
 def test_a_manifest_names_no_labels_but_its_own(label: str) -> None:
     manifest = {"name": "bank", "version": "aaaa11", "rows": 0, "blocks": []}
     assert registry.outline(manifest | {"labels": ["dataset/bank@00000001", "dataset/bank"]})

@@ -120,7 +120,7 @@ def test_what_is_known_of_a_model_outlasts_its_job(db: Opened, clock: Clock) -> 
 
 
 def test_only_so_many_models_of_a_tenant_are_kept(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_models, "MOST", 3)
+    monkeypatch.setattr(known_models, "MAX_MODELS", 3)
     for at in range(6):
         db.write(known_models.put, known_model(TINY, key=f"m{at}", created_s=float(at)))
     db.write(known_models.put, known_model(TINY, tenant="text", key="m0"))

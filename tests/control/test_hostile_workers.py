@@ -191,7 +191,7 @@ def test_parameters_that_cannot_be_sent_fail_their_job_and_not_the_platform(db: 
     clock = Hurried()
 
     def order(connection: Connection, job: Job) -> wire.WorkerSpec:
-        given = jobs.spec(connection, job.id).get("params", {})
+        given = jobs.stored_spec(connection, job.id).get("params", {})
         return wire.WorkerSpec(job.id, job.tenant, None, "t.py:f", None, given, {}, None, None, 1.0)
 
     async def scene() -> None:
@@ -338,8 +338,8 @@ def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(
     meter = UsageMeter(db.store, GangRegistry({}, {}, {}), dict, clock, quarantine)
     run(meter.measure(["bad", "good"]))
     assert quarantine.held_jobs() == {"bad"}
-    assert [line.device_s for line in db.read(ledger.by_job, "good")] == [10.0]
-    assert db.read(ledger.by_job, "bad") == []
+    assert [line.device_s for line in db.read(ledger.hours_of_job, "good")] == [10.0]
+    assert db.read(ledger.hours_of_job, "bad") == []
 
 
 def test_a_change_of_a_node_is_kept_until_it_was_taken_in_and_the_other_nodes_go_on(

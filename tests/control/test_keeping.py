@@ -119,7 +119,7 @@ def test_jobs_that_ran_queue_again_and_nothing_of_the_old_platform_leads(home: H
     new: list[LoggedEvent] = read(url, events.after, 0, 99)
     assert min(event.id for event in new if event.time_s > 5.0) == 3, "ids are not given twice, not even forgotten ones"
     store = Store.open(url)
-    assert run(store.lead("next", 3.0)), "nobody else leads"
+    assert run(store.acquire_lease("next", 3.0)), "nobody else leads"
     run(store.close())
 
 
@@ -144,7 +144,7 @@ def test_a_second_restore_outranks_the_first(home: Home, tmp_path: Path) -> None
     backup(home, tmp_path / "b.tar")
     restore(tmp_path / "b.tar", Home(tmp_path / "one"))
     store = Store.open(f"sqlite:///{tmp_path}/one/fairlead.db")
-    first = run(store.lead("one", 3.0))
+    first = run(store.acquire_lease("one", 3.0))
     run(store.close())
     backup(Home(tmp_path / "one"), tmp_path / "c.tar")
     restore(tmp_path / "c.tar", Home(tmp_path / "two"))
@@ -176,7 +176,7 @@ def test_a_platform_moves_between_sqlite_and_postgresql(
     assert json.loads((tmp_path / "pg" / "profile.json").read_text())["store"] == url, "the next start finds it"
     assert read(url, jobs.get, "runs-1").loss == float("inf")
     store = Opened(Store.open(url))
-    run(store.store.lead("test", 1e9))
+    run(store.store.acquire_lease("test", 1e9))
     assert store.write(lambda conn: events.append(conn, time_s=9.0, kind="k", text="next")) > 3
     if way == "back":
         backup(Home(tmp_path / "pg"), tmp_path / "c.tar.zst")

@@ -76,7 +76,7 @@ def test_a_backup_sees_one_moment_of_a_store_that_is_being_written(home: Home, t
     engines.dispose()
     restore(tmp_path / "b.tar", Home(tmp_path / "new"))
     url = f"sqlite:///{tmp_path}/new/fairlead.db"
-    weights = {tenant.weight for tenant in read(url, tenants.all)}
+    weights = {tenant.weight for tenant in read(url, tenants.all_tenants)}
     priorities = {job.priority for job in read(url, lambda conn: jobs.page(conn, limit=99)[0])}
     assert weights == {priorities.pop() + 2.5} and not priorities
 

@@ -29,44 +29,44 @@ def texts(store: Store) -> list[str]:
 
 def test_the_first_leads_and_the_second_waits(unopened: Open) -> None:
     first, second = unopened(), unopened()
-    assert run(first.lead("first")) == 1
-    assert run(second.lead("second")) is None
+    assert run(first.acquire_lease("first")) == 1
+    assert run(second.acquire_lease("second")) is None
     assert (first.epoch, second.epoch) == (1, None)
 
 
 def test_asking_again_while_leading_gives_the_same_epoch_and_more_time(unopened: Open, clock: Clock) -> None:
     first, second = unopened(), unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
     clock.advance(2)
-    assert run(first.lead("first")) == 1
+    assert run(first.acquire_lease("first")) == 1
     clock.advance(2)
-    assert run(second.lead("second")) is None
+    assert run(second.acquire_lease("second")) is None
 
 
 def test_a_lease_that_ran_out_is_taken_over_with_a_higher_epoch(unopened: Open, clock: Clock) -> None:
     first, second, third = unopened(), unopened(), unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
     clock.advance(3.1)
-    assert run(second.lead("second")) == 2
+    assert run(second.acquire_lease("second")) == 2
     clock.advance(3.1)
-    assert run(third.lead("third")) == 3
+    assert run(third.acquire_lease("third")) == 3
 
 
 def test_renewing_keeps_the_others_out(unopened: Open, clock: Clock) -> None:
     first, second = unopened(), unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
     for _ in range(5):
         clock.advance(2)
-        run(first.renew())
-        assert run(second.lead("second")) is None
+        run(first.renew_lease())
+        assert run(second.acquire_lease("second")) is None
 
 
 def test_a_paused_leader_that_wakes_up_can_neither_write_nor_renew(unopened: Open, clock: Clock) -> None:
     first, second = unopened(), unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
     note(first, "before")
     clock.advance(10)  # the first sleeps
-    run(second.lead("second"))
+    run(second.acquire_lease("second"))
     note(second, "after")
     with pytest.raises(LostLeadership):
         note(first, "too late")
@@ -74,39 +74,39 @@ def test_a_paused_leader_that_wakes_up_can_neither_write_nor_renew(unopened: Ope
     with pytest.raises(LostLeadership):
         note(first, "still too late")
     with pytest.raises(LostLeadership):
-        run(first.renew())
+        run(first.renew_lease())
     assert texts(second) == ["before", "after"]
 
 
 def test_a_paused_leader_learns_it_by_renewing_too(unopened: Open, clock: Clock) -> None:
     first, second = unopened(), unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
     clock.advance(10)
-    run(second.lead("second"))
+    run(second.acquire_lease("second"))
     with pytest.raises(LostLeadership):
-        run(first.renew())
+        run(first.renew_lease())
     assert first.epoch is None
-    run(second.renew())  # and disturbed nobody
+    run(second.renew_lease())  # and disturbed nobody
 
 
 def test_a_leader_that_was_late_but_not_replaced_goes_on(unopened: Open, clock: Clock) -> None:
     first, second = unopened(), unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
     clock.advance(100)
     note(first)
-    run(first.renew())
-    assert run(second.lead("second")) is None
+    run(first.renew_lease())
+    assert run(second.acquire_lease("second")) is None
 
 
 def test_whoever_resigns_is_followed_at_once(unopened: Open) -> None:
     first, second = unopened(), unopened()
-    run(first.lead("first"))
-    run(first.resign())
+    run(first.acquire_lease("first"))
+    run(first.release_lease())
     assert first.epoch is None
     with pytest.raises(LostLeadership):
         note(first)
-    assert run(second.lead("second")) == 2
-    run(first.resign())  # has nothing left to give up
+    assert run(second.acquire_lease("second")) == 2
+    run(first.release_lease())  # has nothing left to give up
     note(second)
 
 
@@ -114,15 +114,15 @@ def test_the_epoch_grows_also_for_the_same_leader(unopened: Open) -> None:
     store = unopened()
     epochs = []
     for _ in range(3):
-        epochs.append(run(store.lead("me")))
-        run(store.resign())
+        epochs.append(run(store.acquire_lease("me")))
+        run(store.release_lease())
     assert epochs == [1, 2, 3]
 
 
 def test_a_name_alone_is_no_claim_to_the_lease(unopened: Open) -> None:
     first, again = unopened(), unopened()
-    run(first.lead("same"))
-    assert run(again.lead("same")) is None
+    run(first.acquire_lease("same"))
+    assert run(again.acquire_lease("same")) is None
 
 
 def test_before_any_lease_only_unfenced_work_is_written(unopened: Open) -> None:
@@ -137,9 +137,9 @@ def test_work_that_waited_through_a_change_of_leader_is_not_written(unopened: Op
     first, second = unopened(), unopened()
 
     async def story() -> list[object]:
-        await first.lead("first")
+        await first.acquire_lease("first")
         clock.advance(10)
-        await second.lead("second")
+        await second.acquire_lease("second")
         late = [first.write(lambda conn: events.append(conn, time_s=0, kind="k", text="late")) for _ in range(5)]
         free = first.write(lambda conn: events.append(conn, time_s=0, kind="k", text="free"), unfenced=True)
         return list(await asyncio.gather(*late, free, return_exceptions=True))
@@ -154,12 +154,12 @@ def test_work_of_a_former_term_is_not_written_in_the_next(unopened: Open) -> Non
     store = unopened()
 
     async def story() -> object:
-        await store.lead("me")
-        resigning = asyncio.ensure_future(store.resign())
+        await store.acquire_lease("me")
+        resigning = asyncio.ensure_future(store.release_lease())
         await asyncio.sleep(0)  # it is queued first
         late = asyncio.ensure_future(store.write(lambda conn: events.append(conn, time_s=0, kind="k", text="late")))
         await resigning
-        assert await store.lead("me") == 2
+        assert await store.acquire_lease("me") == 2
         return (await asyncio.gather(late, return_exceptions=True))[0]
 
     assert isinstance(run(story()), LostLeadership)
@@ -174,7 +174,7 @@ from fairlead.control.store import Store
 store = Store.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-print(asyncio.run(store.lead(sys.argv[2], 60)), flush=True)
+print(asyncio.run(store.acquire_lease(sys.argv[2], 60)), flush=True)
 """
 
 
@@ -203,14 +203,14 @@ def test_of_many_in_one_process_one_gets_it(unopened: Open) -> None:
     stores = [unopened() for _ in range(5)]
 
     async def rush() -> list[int | None]:
-        return list(await asyncio.gather(*(store.lead(f"s{n}") for n, store in enumerate(stores))))
+        return list(await asyncio.gather(*(store.acquire_lease(f"s{n}") for n, store in enumerate(stores))))
 
     assert sorted(run(rush()), key=str) == [1, None, None, None, None]
 
 
 def test_a_standby_opens_the_store_while_a_leader_is_stopped_in_the_midst_of_writing(unopened: Open) -> None:
     first = unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
 
     async def story() -> int:
         stopped, go_on = threading.Event(), threading.Event()
@@ -234,7 +234,7 @@ def test_a_standby_opens_the_store_while_a_leader_is_stopped_in_the_midst_of_wri
 def test_a_standby_waits_for_a_leader_stopped_in_the_midst_of_writing(unopened: Open, clock: Clock) -> None:
     """Its locks still stand, so it leads until they fall: the standby is told to wait, not that all is broken."""
     first, second = unopened(), unopened()
-    run(first.lead("first"))
+    run(first.acquire_lease("first"))
     stopped, go_on = threading.Event(), threading.Event()
 
     def stuck(_conn: Connection) -> None:
@@ -250,10 +250,10 @@ def test_a_standby_waits_for_a_leader_stopped_in_the_midst_of_writing(unopened: 
         writing = asyncio.ensure_future(first.write(stuck))
         await asyncio.to_thread(stopped.wait, 30)
         clock.advance(10)
-        answer = await second.lead("second")
+        answer = await second.acquire_lease("second")
         go_on.set()
         await writing
         return answer
 
     assert run(story()) is None
-    assert run(second.lead("second")) == 2
+    assert run(second.acquire_lease("second")) == 2

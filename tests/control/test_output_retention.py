@@ -126,7 +126,8 @@ def test_a_job_that_left_nothing_keeps_no_folder_and_is_not_told_to_have_been_pr
     assert [path.name for path in home.job(told.id).rglob("*")] == ["logs", "w0.log"]
     assert (home.job(made.id) / "output" / "empty").exists(), "a file that a job made is a result, empty or not"
     kept = {
-        job.id: [db.read(retained_outputs.left, job.id, part) for part in ("logs", "output")] for job in (silent, told)
+        job.id: [db.read(retained_outputs.job_left, job.id, part) for part in ("logs", "output")]
+        for job in (silent, told)
     }
     assert kept == {silent.id: [False, False], told.id: [True, False]}
 
@@ -142,7 +143,7 @@ def test_a_look_at_the_bounds_asks_neither_the_disk_nor_about_each_job(
     asked: list[str] = []
     queries = partial(asked.append)
     event.listen(db.store._engines.reader, "before_cursor_execute", lambda *given: queries(given[2]))
-    run(pruner._keepsakes.bound(db.read(tenants.all)))
+    run(pruner._keepsakes.bound(db.read(tenants.all_tenants)))
     assert looked == []
     assert [each for each in asked if "keepsakes" in each or "jobs" in each] == []
     next_leader = Pruner(db.store, home, Clock())
@@ -158,7 +159,7 @@ def test_jobs_of_before_there_were_measurements_are_measured_once(db: Opened, ho
     for job in (there_, gone):
         db.sql(f"INSERT INTO keepsakes VALUES ('{job.id}', 'vision', {job.finished_s}, 'logs output', NULL)")
     run(pruner.sweep())
-    sizes = {end.job: size for end, size in db.read(retained_outputs.oldest, "vision", 10)}
+    sizes = {end.job: size for end, size in db.read(retained_outputs.oldest_outputs, "vision", 10)}
     assert list(sizes) == [there_.id] and sizes[there_.id] >= 2 * MB
-    assert db.read(retained_outputs.left, gone.id, "logs"), "it had logs, and they were removed"
-    assert db.read(retained_outputs.held) == {"vision": sizes[there_.id]}
+    assert db.read(retained_outputs.job_left, gone.id, "logs"), "it had logs, and they were removed"
+    assert db.read(retained_outputs.bytes_by_tenant) == {"vision": sizes[there_.id]}

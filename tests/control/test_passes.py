@@ -184,7 +184,7 @@ def test_a_gang_that_changes_its_size_for_ever_is_remembered_by_what_it_was_told
 def test_cursors_of_incarnations_go_when_they_are_gone_for_long(db: Opened) -> None:
     clock = Clock()
     for node, incarnation in (("node-0", "old"), ("node-0", "now"), ("node-1", "now"), ("taken-away", "last")):
-        db.write(nodes.advance, node, incarnation, 7)
+        db.write(nodes.advance_cursor, node, incarnation, 7)
     seen = db.read(nodes.cursors)
     gone = EndedIncarnations(db.store, seen, clock)
     present = ["node-0", "node-1"]
@@ -200,7 +200,7 @@ def test_cursors_of_incarnations_go_when_they_are_gone_for_long(db: Opened) -> N
 
 def test_the_cursor_of_an_incarnation_that_comes_back_in_time_stays(db: Opened) -> None:
     clock = Clock()
-    db.write(nodes.advance, "node-0", "now", 7)
+    db.write(nodes.advance_cursor, "node-0", "now", 7)
     seen = db.read(nodes.cursors)
     gone = EndedIncarnations(db.store, seen, clock)
     gone.note(NodeLost("node-0", "now", "silent"), ["node-0"])
@@ -217,7 +217,7 @@ def test_a_node_that_comes_again_and_again_leaves_as_many_cursors_as_an_hour_has
     gone = EndedIncarnations(db.store, seen, clock)
     for number in range(300):
         seen["node-0", f"i{number}"] = 1
-        db.write(nodes.advance, "node-0", f"i{number}", 1)
+        db.write(nodes.advance_cursor, "node-0", f"i{number}", 1)
         gone.note(NodeJoined("node-0", f"i{number}", []), ["node-0"])
         clock.advance(60.0)
         run(gone.forget())

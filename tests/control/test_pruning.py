@@ -170,11 +170,11 @@ def test_code_that_no_job_needs_goes_with_the_results(db: Opened, home: Home, pr
     run(pruner.prune())
     keep(db, results=3 * DAY)
     run(pruner.prune())
-    assert db.read(bundles.has, "vision", CODE), "a job that ended lately may be handed in again"
+    assert db.read(bundles.exists_for, "vision", CODE), "a job that ended lately may be handed in again"
     clock.advance(2 * DAY)
     run(pruner.prune())
-    assert not db.read(bundles.has, "vision", CODE) and not home.bundle("vision", CODE).exists()
-    assert db.read(bundles.has, "vision", OTHER) and home.bundle("vision", OTHER).exists(), "a job waits for it"
+    assert not db.read(bundles.exists_for, "vision", CODE) and not home.bundle("vision", CODE).exists()
+    assert db.read(bundles.exists_for, "vision", OTHER) and home.bundle("vision", OTHER).exists(), "a job waits for it"
 
 
 def test_code_goes_with_its_last_job_also_where_no_time_is_set_for_results(
@@ -187,11 +187,11 @@ def test_code_goes_with_its_last_job_also_where_no_time_is_set_for_results(
     db.write(jobs.insert, ended, {"code": CODE}, {}, None, "d")
     keep(db, jobs=3 * DAY)
     run(pruner.prune())
-    assert db.read(bundles.has, "vision", CODE)
+    assert db.read(bundles.exists_for, "vision", CODE)
     clock.advance(2 * DAY)
     run(pruner.prune())
     assert db.read(jobs.get, ended.id) is None
-    assert not db.read(bundles.has, "vision", CODE) and not home.bundle("vision", CODE).exists()
+    assert not db.read(bundles.exists_for, "vision", CODE) and not home.bundle("vision", CODE).exists()
 
 
 def test_events_go_with_the_last_of_what_they_tell_of(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:

@@ -107,7 +107,7 @@ def test_a_job_whose_rows_cannot_be_read_does_not_keep_the_reports_of_others_fro
     db: Opened, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standing(db, clock)
-    get, current = generations.get, generations.current
+    get, current = generations.get, generations.live_by_job
 
     def unless_seven(real: Callable[..., Any]) -> Callable[..., Any]:
         def read(connection: Connection, jobs: Any, *more: Any) -> Any:
@@ -118,7 +118,7 @@ def test_a_job_whose_rows_cannot_be_read_does_not_keep_the_reports_of_others_fro
         return read
 
     monkeypatch.setattr(generations, "get", unless_seven(get))
-    monkeypatch.setattr(generations, "current", unless_seven(current))
+    monkeypatch.setattr(generations, "live_by_job", unless_seven(current))
     with capture_logs():
         found = taken(db, told(clock), clock)
     assert found.touched == {"job-007"}

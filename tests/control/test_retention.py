@@ -24,6 +24,7 @@ from fairlead.control.store import (
     audit,
     events,
     generations,
+    job_counts,
     jobs,
     ledger,
     lineage,
@@ -43,7 +44,7 @@ from fairlead.control.store import (
 )
 from fairlead.control.store.connections import connect
 from fairlead.control.store.pipeline_schema import pipelines, stages
-from fairlead.control.store.usage_breakdown import broken_down
+from fairlead.control.store.usage_breakdown import break_down
 from fairlead.errors import Conflict
 from fairlead.home import Home
 from fairlead.specs import Retention
@@ -80,7 +81,7 @@ def ended(db: Opened, name: str, finished_s: float, tenant: str = "vision", **fi
         metrics.append(conn, job.id, 1, [{"step": 1, "loss": 0.5}])
         events.append(conn, time_s=finished_s, kind="job-succeeded", text="it ended", tenant=tenant, job=job.id)
         lineage.begin(conn, job.id, tenant, None, finished_s)
-        lineage.reads(conn, job.id, tenant, [("digits", "v1")])
+        lineage.record_inputs(conn, job.id, tenant, [("digits", "v1")])
         ledger.append(conn, [replace(made.usage(tenant, 2, finished_s - 90.0, finished_s, 50.0), job=job.id)])
         jobs.update(conn, job.id, phase=JobPhase.SUCCEEDED, finished_s=finished_s)
 
@@ -101,7 +102,7 @@ def test_of_a_job_whose_time_is_up_no_row_is_left_but_what_it_used(
     other = ended(db, "other", NOW - 40 * DAY, tenant="text")
     (home.job(old) / "logs").mkdir(parents=True)
     (home.job(old) / "logs" / "w0.log").write_text("x")
-    before = db.read(broken_down, ["tenant", "user", "node", "device"], 0.0, NOW)
+    before = db.read(break_down, ["tenant", "user", "node", "device"], 0.0, NOW)
     keep(db, jobs=30 * DAY)
     run(pruner.prune())
     for name in JOB_TABLES:
@@ -113,9 +114,9 @@ def test_of_a_job_whose_time_is_up_no_row_is_left_but_what_it_used(
     told = [each for each in db.read(events.after, 0, 100) if each.kind == "pruned"]
     assert [each.text for each in told] == ["the rows of 1 job of vision were removed: they are kept for 30d"]
     assert not [each for each in db.read(events.after, 0, 100) if each.job == old]
-    assert db.read(broken_down, ["tenant", "user", "node", "device"], 0.0, NOW) == before
-    assert db.read(jobs.counts) == {"vision": {"succeeded": 1}, "text": {"succeeded": 1}}
-    by_job, whole = db.read(broken_down, ["job"], 0.0, NOW)
+    assert db.read(break_down, ["tenant", "user", "node", "device"], 0.0, NOW) == before
+    assert db.read(job_counts.counts_by_tenant) == {"vision": {"succeeded": 1}, "text": {"succeeded": 1}}
+    by_job, whole = db.read(break_down, ["job"], 0.0, NOW)
     assert [line.jobs for line in by_job if line.keys == ("",)] == [1] and whole.jobs == 3
 
 
@@ -198,8 +199,8 @@ def test_the_audit_log_is_kept_for_as_long_as_was_said(
 def test_what_was_given_up_never_comes_back(db: Opened) -> None:
     assert db.write(retention_marks.advance, retention_marks.LINES, 500.0) == 500.0
     assert db.write(retention_marks.advance, retention_marks.LINES, 400.0) == 500.0
-    assert db.read(retention_marks.since, retention_marks.LINES) == 500.0
-    assert db.read(retention_marks.since, retention_marks.AUDIT) == 0.0
+    assert db.read(retention_marks.kept_since, retention_marks.LINES) == 500.0
+    assert db.read(retention_marks.kept_since, retention_marks.AUDIT) == 0.0
 
 
 def test_sums_of_spans_go_when_longer_ones_do_and_days_stay(db: Opened, pruner: Pruner, clock: Clock) -> None:
@@ -245,14 +246,14 @@ def test_sums_before_pruning_are_those_after(new_store: Path, lines: list[Usage]
         with engines.writer.connect() as conn:
             ledger.append(conn, lines)
             before, attained = answers(conn), ledger.attained(conn, NOW, 12 * HOUR)
-            pruning.give_up(conn, NOW)
+            pruning.advance_marks(conn, NOW)
             while pruning.drop_lines(conn, 5) + pruning.drop_spans(conn, 12):
                 pass
             assert answers(conn) == pytest.approx(before, rel=1e-9, abs=1e-6)
             assert ledger.attained(conn, NOW, 12 * HOUR) == pytest.approx(attained, rel=5e-3, abs=1e-3)
             young = {line.job for line in lines if line.to_s >= NOW - 2 * DAY}
             old = sorted({line.job for line in lines} - young)
-            pruning._keep_usage(conn, old)
+            pruning._add_pruned_usage(conn, old)
             conn.execute(schema.usage_hours.delete().where(schema.usage_hours.c.job.in_(old)))
             assert answers(conn) == pytest.approx(before, rel=1e-9, abs=1e-6)
             assert ledger.attained(conn, NOW, 12 * HOUR) == pytest.approx(attained, rel=5e-3, abs=1e-3)
@@ -268,16 +269,16 @@ def answers(conn: Connection) -> dict[str, float]:
     for days in (0, 1, 5, 30):
         for tenant, device_s in ledger.totals(conn, midnight_s - days * DAY, NOW).items():
             found[f"totals {days} {tenant}"] = device_s
-        used, whole = broken_down(conn, ["tenant", "user", "node", "device"], midnight_s - days * DAY, NOW)
+        used, whole = break_down(conn, ["tenant", "user", "node", "device"], midnight_s - days * DAY, NOW)
         found |= {f"used {days} {line.keys}": line.device_s + line.cpu_s for line in used}
         if days == 30:
             found["jobs"] = whole.jobs
     since_s = NOW - DAY
-    for line in usage_spans.by_node(conn, since_s, NOW):
+    for line in usage_spans.totals_by_node(conn, since_s, NOW):
         found[f"node {line.tenant} {line.node}"] = line.device_s
     team = [made.tenant("vision", 2.0), made.tenant("text", 1.0, 1)]
-    found["fairness"] = fairness(team, usage_spans.by_tenant(conn, since_s, NOW)) or 0.0
-    for number, point in enumerate(shares_over_time(usage_spans.by_tenant(conn, since_s, NOW))):
+    found["fairness"] = fairness(team, usage_spans.spans_by_tenant(conn, since_s, NOW)) or 0.0
+    for number, point in enumerate(shares_over_time(usage_spans.spans_by_tenant(conn, since_s, NOW))):
         found |= {f"share {number} {name}": held for name, held in dict(point["devices"]).items()}  # type: ignore[call-overload]
     return found
 
@@ -300,7 +301,7 @@ def test_budgets_count_what_jobs_used_whose_rows_are_gone(db: Opened, pruner: Pr
     db.write(tenants.update, "vision", budget={"device_hours": 1.0, "per": "month"})
 
     def used_hours(conn: Connection) -> float:
-        return budgets.spendings(conn, tenants.all(conn), now_s)["vision"].used_hours
+        return budgets.spendings(conn, tenants.all_tenants(conn), now_s)["vision"].used_hours
 
     used = db.read(used_hours)
     keep(db, jobs=3 * DAY)
@@ -338,31 +339,31 @@ LARGE = ("jobs", "submissions", "generations", "events", "metrics", "usage", "us
     "work",
     [
         jobs.active,
-        jobs.on_their_way,
-        jobs.counts,
-        jobs.people,
-        lambda conn: jobs.unfinished(conn, "vision"),
+        jobs.in_flight,
+        job_counts.counts_by_tenant,
+        job_counts.counts_by_submitter,
+        lambda conn: job_counts.count_unfinished(conn, "vision"),
         lambda conn: jobs.page(conn, limit=10),
         lambda conn: jobs.page(conn, tenant="vision", limit=10),
         lambda conn: jobs.page(conn, phases=["queued", "running"], limit=10),
-        lambda conn: jobs.labels(conn, ["a", "b"]),
+        lambda conn: jobs.labels_of(conn, ["a", "b"]),
         lambda conn: jobs.find(conn, "train", "vision"),
-        lambda conn: generations.current(conn, {"a"}),
-        generations.unmetered,
+        lambda conn: generations.live_by_job(conn, {"a"}),
+        generations.unmetered_devices,
         lambda conn: events.after(conn, 5, 10),
         lambda conn: events.after(conn, 5, 10, "vision"),
         lambda conn: events.last(conn, "a", "job-preempted"),
         lambda conn: events.budgets_used_up(conn, NOW - DAY),
-        lambda conn: ledger.by_job(conn, "a"),
+        lambda conn: ledger.hours_of_job(conn, "a"),
         lambda conn: ledger.attained(conn, NOW, 12 * HOUR),
         lambda conn: ledger.totals(conn, NOW // DAY * DAY, NOW),
-        lambda conn: usage_spans.by_tenant(conn, NOW - DAY, NOW),
-        lambda conn: usage_spans.by_node(conn, NOW - DAY, NOW),
-        lambda conn: usage_spans.together(conn, NOW - 31 * DAY, NOW),
-        lambda conn: usage_spans.wished(conn, NOW - 31 * DAY, NOW),
-        lambda conn: usage_spans.wished(conn, NOW - HOUR, NOW),
+        lambda conn: usage_spans.spans_by_tenant(conn, NOW - DAY, NOW),
+        lambda conn: usage_spans.totals_by_node(conn, NOW - DAY, NOW),
+        lambda conn: usage_spans.totals_by_tenant(conn, NOW - 31 * DAY, NOW),
+        lambda conn: usage_spans.demand_periods(conn, NOW - 31 * DAY, NOW),
+        lambda conn: usage_spans.demand_periods(conn, NOW - HOUR, NOW),
         lambda conn: pruning.ended_between(conn, "vision", pruning.FIRST, NOW, 50),
-        lambda conn: pruning.forgettable(conn, "vision", NOW, 50),
+        lambda conn: pruning.prunable_jobs(conn, "vision", NOW, 50),
         lambda conn: pruning.idle_bundles(conn, "vision", NOW),
     ],
 )  # fmt: skip
@@ -372,8 +373,8 @@ def test_no_question_of_every_day_walks_over_a_table_that_grows(
     store = Store.open(f"sqlite:///{new_store}", clock=clock)
     try:
         db = Opened(store)
-        run(store.lead("test", 1e9))
-        if not db.read(tenants.all):
+        run(store.acquire_lease("test", 1e9))
+        if not db.read(tenants.all_tenants):
             db.write(lambda conn: conn.execute(schema.tenants.insert(), tenant_row()))
             submit(db, a_job("train"))
         steps = plan(db, work)
@@ -384,7 +385,7 @@ def test_no_question_of_every_day_walks_over_a_table_that_grows(
                  and not any(index in step for index in ordered)]  # fmt: skip
         assert walks == [], steps
     finally:
-        run(store.resign())
+        run(store.release_lease())
         run(store.close())
 
 
@@ -421,21 +422,21 @@ def test_a_report_reads_as_many_rows_after_ten_times_the_jobs(db: Opened) -> Non
                 for at in range(many)]  # fmt: skip
 
     db.write(ledger.append, lines(100))
-    few = len(db.read(usage_spans.by_tenant, NOW - DAY, NOW))
+    few = len(db.read(usage_spans.spans_by_tenant, NOW - DAY, NOW))
     db.write(ledger.append, lines(1000))
-    assert len(db.read(usage_spans.by_tenant, NOW - DAY, NOW)) <= max(few, 13)
-    assert len(db.read(usage_spans.by_node, NOW - DAY, NOW)) == 1
+    assert len(db.read(usage_spans.spans_by_tenant, NOW - DAY, NOW)) <= max(few, 13)
+    assert len(db.read(usage_spans.totals_by_node, NOW - DAY, NOW)) == 1
 
 
 def test_a_chart_of_a_month_is_made_of_as_many_lines_as_it_shows(db: Opened) -> None:
     db.write(ledger.append, [made.usage("vision", 2, NOW - 30 * DAY, NOW)])
     ended(db, "long", NOW)
-    db.write(usage_spans.note_wish, "vision", NOW - 30 * DAY, NOW)
+    db.write(usage_spans.record_demand, "vision", NOW - 30 * DAY, NOW)
     window = Window(NOW - 31 * DAY, NOW, 100)
-    lines = db.read(usage_spans.by_tenant, window.since_s, NOW, window.step_s)
-    marks = db.read(usage_spans.wished, window.since_s, NOW, window.step_s)
+    lines = db.read(usage_spans.spans_by_tenant, window.since_s, NOW, window.step_s)
+    marks = db.read(usage_spans.demand_periods, window.since_s, NOW, window.step_s)
     assert len(lines) <= 260 and len(marks) <= 260
-    view = shares(db.read(tenants.all), [DemandSpan(*mark) for mark in marks], lines, 4, window)
+    view = shares(db.read(tenants.all_tenants), [DemandSpan(*mark) for mark in marks], lines, 4, window)
     held, entitled = next((line.held, line.entitlement) for line in view.tenants if line.tenant == "vision")
     assert sum(held) * window.step_s == pytest.approx(2 * 30 * DAY, rel=1e-3)
     assert held[0] == 0.0 and held[50] == 2.0 and entitled[0] == 0.0 and entitled[50] == 4.0
@@ -447,7 +448,7 @@ def test_counts_of_ended_jobs_are_kept_not_counted(db: Opened) -> None:
     db.write(jobs.update, job.id, phase=JobPhase.FAILED, finished_s=NOW)
     db.write(jobs.update, job.id, phase=JobPhase.FAILED, message="said again")
     submit(db, a_job("two", phase=JobPhase.SUCCEEDED, finished_s=NOW))
-    assert db.read(jobs.counts) == {"vision": {"failed": 1, "succeeded": 1}}
+    assert db.read(job_counts.counts_by_tenant) == {"vision": {"failed": 1, "succeeded": 1}}
     assert db.read(jobs.page, phases=["failed"])[2] == 1
     assert db.read(jobs.page, tenant="text")[2] == 0
     assert db.read(jobs.page)[2] == 2
@@ -456,9 +457,9 @@ def test_counts_of_ended_jobs_are_kept_not_counted(db: Opened) -> None:
 def test_the_report_says_the_same_from_sums_as_from_lines(db: Opened) -> None:
     lines = [made.usage("vision", 2, NOW - 5 * HOUR, NOW - 2 * HOUR, 900.0), made.usage("text", 1, NOW - 4 * HOUR, NOW)]
     db.write(ledger.append, lines)
-    teams, capacity = db.read(tenants.all), {"cpu": 4.0, "device": 4.0}
+    teams, capacity = db.read(tenants.all_tenants), {"cpu": 4.0, "device": 4.0}
     said = [platform_report(teams, [], held, capacity, NOW - DAY, NOW)
-            for held in (lines, db.read(usage_spans.by_tenant, NOW - DAY, NOW))]  # fmt: skip
+            for held in (lines, db.read(usage_spans.spans_by_tenant, NOW - DAY, NOW))]  # fmt: skip
     first, second = (report.model_dump(exclude={"shares"}) for report in said)
     assert first == second
 
@@ -481,14 +482,14 @@ def fill(db: Opened, rows: int = 3000) -> None:
 
 def test_what_rows_took_is_given_back_to_the_disk(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/fairlead.db")
-    run(store.lead("test", 1e9))
+    run(store.acquire_lease("test", 1e9))
     db = Opened(store)
     fill(db)
     full = pragma(store, "page_count")
     db.write(lambda conn: conn.execute(schema.events.delete()))
     assert pragma(store, "page_count") == full
     steps = 0
-    while db.write(vacuum.give_back):
+    while db.write(vacuum.free_pages):
         steps += 1
     assert pragma(store, "page_count") < full / 2
     assert pragma(store, "freelist_count") <= vacuum.SPARE_PAGES
@@ -499,9 +500,9 @@ def test_what_rows_took_is_given_back_to_the_disk(tmp_path: Path) -> None:
 def test_a_file_of_before_is_converted_once_and_never_under_a_leader(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/fairlead.db"
     store = Store.open(url)
-    run(store.lead("test", 1e9))
+    run(store.acquire_lease("test", 1e9))
     fill(Opened(store), 100)
-    run(store.resign())
+    run(store.release_lease())
     run(store.close())
     import sqlite3
 
@@ -521,7 +522,7 @@ def test_a_file_of_before_is_converted_once_and_never_under_a_leader(tmp_path: P
     raw.close()
     follower = Store.open(url)
     assert pragma(follower, "auto_vacuum") == 0
-    assert run(follower.write(vacuum.give_back, unfenced=True)) == 0
+    assert run(follower.write(vacuum.free_pages, unfenced=True)) == 0
     run(follower.close())
 
 
@@ -535,7 +536,7 @@ def test_a_store_of_before_has_all_sums_after_its_migration(empty_url: str, cloc
         conn.execute(schema.tenants.insert(), tenant_row())
         old = a_job("old", id="j", phase=JobPhase.SUCCEEDED, submitted_s=NOW - 1000.0, started_s=NOW - 900.0)
         then = Table("jobs", MetaData(), autoload_with=conn)  # with the columns that it had
-        values = {name: value for name, value in rows.fields(replace(old, finished_s=NOW)).items() if name in then.c}
+        values = {name: value for name, value in rows.row_of(replace(old, finished_s=NOW)).items() if name in then.c}
         conn.execute(then.insert(), {**values, "losses": 0})
         conn.exec_driver_sql("INSERT INTO submissions (job, tenant, request_digest, spec, labels) "
                              "VALUES ('j', 'vision', 'd', '{\"code\": \"sha256:a\"}', '{}')")  # fmt: skip
@@ -543,15 +544,15 @@ def test_a_store_of_before_has_all_sums_after_its_migration(empty_url: str, cloc
             conn.exec_driver_sql(statement)
     engines.dispose()
     store = Store.open(empty_url, clock=clock)
-    run(store.lead("test", 1e9))
+    run(store.acquire_lease("test", 1e9))
     db = Opened(store)
-    (fine,) = db.read(usage_spans.by_node, NOW - DAY, NOW)
+    (fine,) = db.read(usage_spans.totals_by_node, NOW - DAY, NOW)
     assert (fine.device_s, fine.cpu_s, fine.from_s, fine.to_s) == pytest.approx((1800.0, 60.0, NOW - 900.0, NOW))
-    assert [line.device_s for line in db.read(usage_spans.together, NOW - 30 * DAY, NOW)] == [1800.0]
-    assert db.read(jobs.counts) == {"vision": {"succeeded": 1}}
-    assert db.read(retained_outputs.unmeasured, 10) == ["j"]
+    assert [line.device_s for line in db.read(usage_spans.totals_by_tenant, NOW - 30 * DAY, NOW)] == [1800.0]
+    assert db.read(job_counts.counts_by_tenant) == {"vision": {"succeeded": 1}}
+    assert db.read(retained_outputs.list_unmeasured, 10) == ["j"]
     assert db.read(lambda conn: conn.execute(select(schema.submissions.c.code)).scalar()) == "sha256:a"
-    assert db.read(usage_spans.wished, NOW - 30 * DAY, NOW)
+    assert db.read(usage_spans.demand_periods, NOW - 30 * DAY, NOW)
     with pytest.raises(DBAPIError, match="append-only"):
         db.sql("DELETE FROM usage")
     run(store.close())

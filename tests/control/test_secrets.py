@@ -120,10 +120,10 @@ def test_a_secret_is_replaced_listed_and_removed(db: Opened, vault: SecretVault)
     put(db, vault, "B", "second value")
     put(db, vault, "A")
     put(db, vault, "C", tenant="text")
-    found = db.read(secrets.of_tenant, "vision")
+    found = db.read(secrets.list_secrets, "vision")
     assert [secret.name for secret in found] == ["A", "B"]
     assert vault.open("vision", "B", found[1].ciphertext) == "second value"
-    assert db.read(secrets.unknown, "vision", ["C", "A", "D", "C"]) == ["C", "D"]
+    assert db.read(secrets.missing_names, "vision", ["C", "A", "D", "C"]) == ["C", "D"]
     assert db.write(secrets.remove, "vision", "A") and not db.write(secrets.remove, "vision", "A")
     assert not db.write(secrets.remove, "vision", "C"), "another tenant's"
 

@@ -65,16 +65,18 @@ def test_no_device_time_is_lost_or_made_up(spans: list[tuple[float, float, int]]
 def test_lines_of_one_tenant_for_the_same_time_are_one(db: Opened) -> None:
     same = [usage("vision", 2, 10.0, 20.0, 1.0), usage("vision", 3, 10.0, 20.0, 2.0), usage("text", 1, 10.0, 20.0)]
     db.write(ledger.append, [*same, usage("vision", 1, 20.0, 30.0)])
-    found = db.read(usage_spans.by_tenant, 0.0, 100.0)
+    found = db.read(usage_spans.spans_by_tenant, 0.0, 100.0)
     told = sorted((line.tenant, line.from_s, line.devices, line.cpu_s) for line in found)
     assert told == [("text", 10.0, 1, 0.0), ("vision", 10.0, 5, 3.0), ("vision", 20.0, 1, 0.0)]
-    assert sum(line.device_s for line in found) == sum(line.device_s for line in db.read(ledger.lines, 0.0, 100.0))
+    assert sum(line.device_s for line in found) == sum(
+        line.device_s for line in db.read(ledger.lines_between, 0.0, 100.0)
+    )
 
 
 def test_a_long_history_is_thinned_out_without_losing_its_ends_or_its_metrics() -> None:
     steps = [{"step": float(n), "loss": float(n)} | ({"accuracy": n / 100} if n == 37 else {}) for n in range(1, 101)]
-    thin = metrics.thinned(steps, 10)
+    thin = metrics.downsample(steps, 10)
     assert len(thin) == 10 and thin[-1]["step"] == 100.0 and thin[0] == {"step": 10.0, "loss": 5.5}
     assert [point["accuracy"] for point in thin if "accuracy" in point] == [0.37]
-    assert metrics.thinned(steps, 100) == steps and metrics.thinned([], 5) == []
-    assert metrics.thinned([{"step": 1.0, "loss": None}, {"step": 2.0}], 1) == [{"step": 2.0, "loss": None}]
+    assert metrics.downsample(steps, 100) == steps and metrics.downsample([], 5) == []
+    assert metrics.downsample([{"step": 1.0, "loss": None}, {"step": 2.0}], 1) == [{"step": 2.0, "loss": None}]

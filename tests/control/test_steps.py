@@ -89,7 +89,7 @@ def test_stages_start_in_turn_with_what_those_before_have_given(asked: Asked) ->
     flow.end("load", rate=0.5)
     assert len(flow.step() or ()) == 1
     assert flow.phases()["load"] == "succeeded" and flow.stages()["load"].finished_s == asked.clock()
-    assert asked.db.read(jobs.spec, flow.job("train").id)["command"] == ["train", "0.5", "{'rate': 0.5}"]
+    assert asked.db.read(jobs.stored_spec, flow.job("train").id)["command"] == ["train", "0.5", "{'rate': 0.5}"]
     for name in ("other", "train"):
         flow.end(name)
     flow.step()
@@ -120,7 +120,7 @@ def test_what_was_done_before_is_not_run_again_unless_it_is_to_or_has_changed(as
     flow.again({**FLOW, "train": {"command": ["train", "harder"], "after": ["load"]}})
     flow.step()
     assert flow.phases() == {"load": "cached", "train": "active", "tell": "waiting", "other": "active"}
-    assert asked.db.read(pipelines.reusable, "text", [flow.stages()["load"].fingerprint]) == {}
+    assert asked.db.read(pipelines.reusable_stages, "text", [flow.stages()["load"].fingerprint]) == {}
 
 
 def test_a_failure_skips_what_follows_from_it_and_ends_the_pipeline(asked: Asked) -> None:
@@ -136,7 +136,7 @@ def test_a_failure_skips_what_follows_from_it_and_ends_the_pipeline(asked: Asked
     flow.end("other")
     flow.step()
     assert flow.record().phase == "failed" and "load" in flow.record().message
-    assert not asked.db.read(pipelines.reusable, "vision", [stages["load"].fingerprint])
+    assert not asked.db.read(pipelines.reusable_stages, "vision", [stages["load"].fingerprint])
 
 
 def test_a_word_of_a_command_that_was_not_given_fails_its_stage_with_a_fix(asked: Asked) -> None:
@@ -163,7 +163,7 @@ def test_what_was_given_and_is_gone_is_made_anew_for_who_needs_it(asked: Asked) 
     assert flow.stages()["train"].job is None
     (text,) = flow.told("stage-rebuilt")
     assert text == f"{flow.id}: load is run anew for train: what it gave is not in memory any more"
-    assert asked.db.read(pipelines.reusable, "vision", [stage.fingerprint]) == {}
+    assert asked.db.read(pipelines.reusable_stages, "vision", [stage.fingerprint]) == {}
     flow.end("load", rate=2)
     flow.step()
     assert flow.phases()["train"] == "active" and not flow.stages()["load"].fresh
@@ -297,4 +297,4 @@ def test_a_tenant_has_no_more_running_pipelines_and_stages_than_it_may(
     with pytest.raises(Refused, match="4 stages in all") as refused:
         flow.again({"a": {"command": ["a"]}, "b": {"command": ["b"]}})
     assert "--jobs 6" in (refused.value.fix or "")
-    assert len(asked.db.read(pipelines.running)) == 2
+    assert len(asked.db.read(pipelines.running_ids)) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.cluster import Member
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
-from fairlead.control.store import generations, jobs
+from fairlead.control.store import generations, job_counts, jobs
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
 from .stores import Opened, a_job, run, submit
@@ -40,10 +40,10 @@ def test_spec_and_labels_are_kept(db: Opened) -> None:
     spec = {"name": "train", "params": {"lr": 0.001, "big": 10**25, "nul": "\0"}}
     db.write(jobs.insert, job, spec, {"team": "a"}, None, "d")
     submit(db, other)
-    assert db.read(jobs.spec, job.id) == spec
-    assert db.read(jobs.labels, [job.id, other.id, "nobody"]) == {job.id: {"team": "a"}, other.id: {}}
+    assert db.read(jobs.stored_spec, job.id) == spec
+    assert db.read(jobs.labels_of, [job.id, other.id, "nobody"]) == {job.id: {"team": "a"}, other.id: {}}
     with pytest.raises(NotFound):
-        db.read(jobs.spec, "nobody")
+        db.read(jobs.stored_spec, "nobody")
 
 
 def test_the_same_key_twice_is_one_job(db: Opened) -> None:
@@ -72,7 +72,7 @@ def test_an_id_that_is_taken_is_replaced(db: Opened) -> None:
     second = submit(db, replace(a_job(), id=first.id))
     assert second.id != first.id
     assert second.id.startswith("train-")
-    assert db.read(jobs.spec, second.id) == {"name": "train"}
+    assert db.read(jobs.stored_spec, second.id) == {"name": "train"}
 
 
 def test_one_key_from_many_at_once_is_one_job(db: Opened) -> None:
@@ -206,10 +206,10 @@ def test_a_page_that_makes_no_sense_is_refused(db: Opened) -> None:
 
 
 def test_counts_are_per_tenant_and_phase(db: Opened) -> None:
-    assert db.read(jobs.counts) == {}
+    assert db.read(job_counts.counts_by_tenant) == {}
     for job in (a_job(), a_job(), a_job(phase=JobPhase.RUNNING), a_job(tenant="text")):
         submit(db, job)
-    assert db.read(jobs.counts) == {"vision": {"queued": 2, "running": 1}, "text": {"queued": 1}}
+    assert db.read(job_counts.counts_by_tenant) == {"vision": {"queued": 2, "running": 1}, "text": {"queued": 1}}
 
 
 def a_generation(job: Job, number: int, phase: GenerationPhase = GenerationPhase.PLANNED) -> Generation:
@@ -241,7 +241,7 @@ def test_current_are_those_not_ended_in_order(db: Opened) -> None:
         db.write(generations.insert, a_generation(one, number, phase))
     db.write(generations.insert, a_generation(two, 1, GenerationPhase.ENDED))
     db.write(generations.insert, a_generation(three, 1))
-    found = db.read(generations.current, {one.id, two.id})
+    found = db.read(generations.live_by_job, {one.id, two.id})
     assert {job: [g.number for g in live] for job, live in found.items()} == {one.id: [2, 3]}
 
 
@@ -286,7 +286,7 @@ def test_the_queue_tells_what_runs_what_waits_and_what_has_ended_page_by_page(db
 
 @pytest.mark.parametrize("cursor", ["", "3~1.0~a", "0", "0~x~a", "1.0~a"])
 def test_a_cursor_of_another_order_is_refused(db: Opened, cursor: str) -> None:
-    with pytest.raises(InvalidSpec, match="is not a cursor"):
+    with pytest.raises(InvalidSpec, match="is not a valid cursor"):
         db.read(jobs.page, order="queue", before=cursor)
 
 

@@ -22,10 +22,10 @@ def test_lines_come_back_as_they_were_written(db: Opened) -> None:
     written = [a_line(0, 10), a_line(10, 20, job="k"), a_line(20, 30, tenant="text")]
     db.write(ledger.append, written)
     db.write(ledger.append, [])
-    assert db.read(ledger.lines, 0, 100) == written
-    assert db.read(ledger.lines, 5, 15) == written[:2]
-    assert db.read(ledger.lines, 10, 20) == [written[1]]
-    assert [(sums.device_s, sums.cpu_s) for sums in db.read(ledger.by_job, "k")] == [(10.0, 0.5)]
+    assert db.read(ledger.lines_between, 0, 100) == written
+    assert db.read(ledger.lines_between, 5, 15) == written[:2]
+    assert db.read(ledger.lines_between, 10, 20) == [written[1]]
+    assert [(sums.device_s, sums.cpu_s) for sums in db.read(ledger.hours_of_job, "k")] == [(10.0, 0.5)]
 
 
 def test_nothing_written_can_be_changed_or_removed(db: Opened) -> None:
@@ -37,7 +37,7 @@ def test_nothing_written_can_be_changed_or_removed(db: Opened) -> None:
     for change in (change.format(table) for change in changes for table in ("usage", "audit")):
         with pytest.raises(DBAPIError, match="append-only"):
             db.sql(change)
-    assert len(db.read(ledger.lines, 0, 100)) == len(db.read(audit.after, 0, 10)) == 1
+    assert len(db.read(ledger.lines_between, 0, 100)) == len(db.read(audit.after, 0, 10)) == 1
 
 
 def test_totals_count_only_what_lies_within(db: Opened) -> None:

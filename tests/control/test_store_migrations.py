@@ -77,13 +77,13 @@ def test_a_line_of_the_ledger_has_a_column_per_field() -> None:
 
 def test_a_store_that_is_opened_again_keeps_its_rows(db: Opened, unopened: Callable[[], Store]) -> None:
     again = Opened(unopened())
-    assert [tenant.name for tenant in again.read(tenants.all)] == ["vision", "text"]
+    assert [tenant.name for tenant in again.read(tenants.all_tenants)] == ["vision", "text"]
 
 
 def test_many_may_open_an_empty_store_at_once(empty_url: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         stores = list(pool.map(lambda _: Store.open(empty_url), range(6)))
-    assert [run(store.read(tenants.all)) for store in stores] == [[]] * 6
+    assert [run(store.read(tenants.all_tenants)) for store in stores] == [[]] * 6
     for store in stores:
         run(store.close())
 

@@ -27,7 +27,7 @@ def test_tenants_are_numbered_and_unique(db: Opened) -> None:
     assert Sla.model_validate(made.sla) == spec.sla
     with pytest.raises(Conflict, match="speech"):
         db.write(tenants.insert, spec)
-    assert [tenant.name for tenant in db.read(tenants.all)] == ["vision", "text", "speech"]
+    assert [tenant.name for tenant in db.read(tenants.all_tenants)] == ["vision", "text", "speech"]
     assert db.read(tenants.get, "nobody") is None
 
 
@@ -81,8 +81,8 @@ def test_tokens_are_listed_per_tenant(db: Opened) -> None:
     other = identity.mint("text", Role.VIEWER, "o", None, 3.0)[0]
     for token in (admin, member, other):
         db.write(tokens.insert, token)
-    assert db.read(tokens.of_tenant) == [admin, member, other]
-    assert db.read(tokens.of_tenant, "vision") == [member]
+    assert db.read(tokens.list_tokens) == [admin, member, other]
+    assert db.read(tokens.list_tokens, "vision") == [member]
     with pytest.raises(NotFound):
         db.write(tokens.revoke, "nobody", 1.0)
 
@@ -127,7 +127,7 @@ def stored_bytes(db: Opened, job: str) -> int:
 def test_a_history_that_goes_on_for_ever_keeps_its_shape_within_a_budget(
     db: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "MOST_ROWS", 32)
+    monkeypatch.setattr(metrics, "MAX_ROWS", 32)
     job, other = submit(db, a_job()), submit(db, a_job())
     db.write(metrics.append, other.id, 1, told(1, 3))
     for message in range(120):
@@ -135,7 +135,7 @@ def test_a_history_that_goes_on_for_ever_keeps_its_shape_within_a_budget(
         points = told(begin + 1, begin + 200)
         points[-1]["accuracy"] = message / 100
         db.write(metrics.append, job.id, 1, points)
-        assert stored_bytes(db, job.id) < metrics.MOST_ROWS * metrics.ROW_BYTES
+        assert stored_bytes(db, job.id) < metrics.MAX_ROWS * metrics.ROW_BYTES
     found = db.read(metrics.history, job.id)
     steps = [point["step"] for point in found]
     assert steps == sorted(set(steps)) and steps[-1] == 24_000
@@ -152,17 +152,17 @@ def test_wide_points_count_by_their_bytes(db: Opened) -> None:
         db.write(metrics.append, job.id, 1, told(10 * message + 1, 10 * message + 10, **wide))
     assert stored_bytes(db, job.id) < 13_000_000
     found = db.read(metrics.history, job.id, 50)
-    assert len(found) <= 50 and all(len(point) <= metrics.MOST_NAMES + 600 for point in found)
+    assert len(found) <= 50 and all(len(point) <= metrics.MAX_NAMES + 600 for point in found)
 
 
 def test_small_reports_are_packed_and_none_is_lost(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_ROWS", 16)
+    monkeypatch.setattr(metrics, "MAX_ROWS", 16)
     job = submit(db, a_job())
     for step in range(1, 101):
         db.write(metrics.append, job.id, 1 + step // 40, told(step, step))
     assert db.read(metrics.history, job.id) == told(1, 100)
     count = select(func.count()).where(rows.c.job == job.id)
-    assert db.read(lambda conn: int(conn.execute(count).scalar_one())) <= metrics.MOST_ROWS
+    assert db.read(lambda conn: int(conn.execute(count).scalar_one())) <= metrics.MAX_ROWS
 
 
 def test_what_a_former_generation_said_too_late_changes_nothing(db: Opened) -> None:
@@ -183,8 +183,8 @@ def test_the_last_state_of_a_node_counts(db: Opened) -> None:
 
 def test_a_cursor_never_goes_back(db: Opened) -> None:
     for sequence in (3, 7, 5):
-        db.write(nodes.advance, "n1", "first", sequence)
-    db.write(nodes.advance, "n1", "second", 1)
+        db.write(nodes.advance_cursor, "n1", "first", sequence)
+    db.write(nodes.advance_cursor, "n1", "second", 1)
     assert db.read(nodes.cursors) == {("n1", "first"): 7, ("n1", "second"): 1}
 
 
@@ -206,5 +206,5 @@ def test_the_memory_of_the_scheduler_is_the_last_one_saved(db: Opened) -> None:
 def test_a_bundle_is_known_only_to_its_tenant(db: Opened) -> None:
     for _ in range(2):
         db.write(bundles.add, "vision", "sha256:x", 10, 1.0)
-    assert db.read(bundles.has, "vision", "sha256:x")
-    assert not db.read(bundles.has, "text", "sha256:x")
+    assert db.read(bundles.exists_for, "vision", "sha256:x")
+    assert not db.read(bundles.exists_for, "text", "sha256:x")

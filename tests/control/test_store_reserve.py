@@ -23,9 +23,12 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A disk of 16 MB."""
     place = tmp_path / "disk"
     place.mkdir()
-    if os.geteuid() != 0 or subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], check=False, capture_output=True
-    ).returncode:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], check=False, capture_output=True
+        ).returncode
+    ):
         pytest.skip("only root mounts a small disk")
     try:
         yield place
@@ -59,7 +62,7 @@ def test_the_store_writes_on_a_full_disk_from_its_reserve(small: Path, clock: Cl
         store.keep_reserve(RESERVE_BYTES)
         reserve = small / "fairlead.db-reserve"
         try:
-            await store.lead("me")
+            await store.acquire_lease("me")
             await store.write(note("before"))  # type: ignore[arg-type]
             assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
             fill(small)
@@ -80,7 +83,7 @@ def test_without_a_reserve_a_full_disk_stops_the_store(small: Path, clock: Clock
     async def scene() -> None:
         store = Store.open(f"sqlite:///{small}/fairlead.db", clock=clock)
         try:
-            await store.lead("me")
+            await store.acquire_lease("me")
             fill(small)
             with pytest.raises(Unavailable, match="full"):
                 for _ in range(200):

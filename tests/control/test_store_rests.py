@@ -22,16 +22,20 @@ def test_a_sleep_begins_once_and_ends_once(db: Opened) -> None:
 
 
 def test_of_each_pair_the_last_word_counts_and_how_often_it_was_seen(db: Opened) -> None:
-    db.write(lambda conn: interference.note(conn, {("a", "b"): 0.5}, 1.0))
-    db.write(lambda conn: interference.note(conn, {("a", "b"): 0.4, ("b", "a"): 0.0}, 2.0))
-    assert db.read(interference.all) == [
+    db.write(lambda conn: interference.record_slowdowns(conn, {("a", "b"): 0.5}, 1.0))
+    db.write(lambda conn: interference.record_slowdowns(conn, {("a", "b"): 0.4, ("b", "a"): 0.0}, 2.0))
+    assert db.read(interference.all_pairs) == [
         interference.PairSlowdown("a", "b", 0.4, 2),
         interference.PairSlowdown("b", "a", 0.0, 1),
     ]
 
 
 def test_pairs_not_seen_for_longest_are_forgotten_first(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interference, "MOST", 2)
+    monkeypatch.setattr(interference, "MAX_PAIRS", 2)
     for number, kind in enumerate("abcd"):
-        db.write(lambda conn, kind=kind, number=number: interference.note(conn, {(kind, "x"): 0.1}, float(number)))
-    assert [known.kind for known in db.read(interference.all)] == ["c", "d"]
+        db.write(
+            lambda conn, kind=kind, number=number: interference.record_slowdowns(
+                conn, {(kind, "x"): 0.1}, float(number)
+            )
+        )
+    assert [known.kind for known in db.read(interference.all_pairs)] == ["c", "d"]

@@ -157,7 +157,7 @@ from fairlead.control.store import Store, events
 
 async def main():
     store = Store.open(sys.argv[1])
-    await store.lead("doomed")
+    await store.acquire_lease("doomed")
     note = lambda conn: events.append(conn, time_s=0.0, kind="k", text="x")
     await asyncio.gather(*(store.write(note) for _ in range(20)))
     os.kill(os.getpid(), signal.SIGKILL)

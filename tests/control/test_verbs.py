@@ -39,7 +39,7 @@ def test_a_token_is_read_from_the_store_every_few_seconds_and_its_use_noted_ever
     really = tokens.get
     monkeypatch.setattr(tokens, "get", lambda connection, id: (read.append(id), really(connection, id))[1])
     noted: list[float] = []
-    monkeypatch.setattr(tokens, "used", lambda connection, id, now_s: noted.append(now_s))
+    monkeypatch.setattr(tokens, "record_use", lambda connection, id, now_s: noted.append(now_s))
 
     async def come(times: int = 1) -> None:
         for _ in range(times):
@@ -524,7 +524,7 @@ def test_data_sets_are_listed_by_their_newest_version_and_told_with_all(asked: A
         data("own", "c" * 8, tenant="text"),
     ):
         asked.db.write(datasets.add, each)
-    asked.db.write(lineage.reads, "j1", "vision", [("mnist", "a" * 8)])
+    asked.db.write(lineage.record_inputs, "j1", "vision", [("mnist", "a" * 8)])
     listed = asked.ask(asked.platform.datasets(asked.guest, None))
     assert [(each.name, each.version, each.number, each.blocks) for each in listed] == [("mnist", "b" * 8, 2, 2)]
     assert {each.name for each in asked.ask(asked.platform.datasets(asked.admin, None))} == {"mnist", "own"}
@@ -581,8 +581,8 @@ def test_lineage_leads_from_data_and_code_over_the_run_to_the_weights(asked: Ask
     asked.db.write(datasets.add, data("made", "m" * 8, job="a"))
     plain = asked.ask(asked.platform.lineage(asked.guest, "a"))
     assert (plain.weights, plain.seed, plain.repeats, plain.data) == (None, None, "tolerance", [])
-    asked.db.write(lineage.record, "a", "vision", SAID, 5.0)
-    asked.db.write(lineage.reads, "a", "vision", [("mnist", "a" * 8), ("gone", "g" * 8)])
+    asked.db.write(lineage.record_facts, "a", "vision", SAID, 5.0)
+    asked.db.write(lineage.record_inputs, "a", "vision", [("mnist", "a" * 8), ("gone", "g" * 8)])
     running = made.generation(("w0", "n0"), ("w1", "n1"), job="a", number=1, plan={"id": "dp2"}, first_step=3)
     idle = made.generation(("w0", "n0"), job="a", number=2, running_s=None, phase=GenerationPhase.ENDED)
     for generation in (running, idle):
@@ -614,10 +614,10 @@ def test_lineage_leads_from_data_and_code_over_the_run_to_the_weights(asked: Ask
 def test_a_rerun_is_compared_with_what_it_repeats(change: dict[str, Any], same: bool, why: str, asked: Asked) -> None:
     for name in ("a", "b"):
         ended(asked.db, name)
-    asked.db.write(lineage.record, "a", "vision", SAID, 5.0)
+    asked.db.write(lineage.record_facts, "a", "vision", SAID, 5.0)
     asked.db.write(lineage.begin, "b", "vision", {"of": "a"}, 5.0)
     assert asked.ask(asked.platform.lineage(asked.guest, "b")).same_weights is None
-    asked.db.write(lineage.record, "b", "vision", {**SAID, **change}, 6.0)
+    asked.db.write(lineage.record_facts, "b", "vision", {**SAID, **change}, 6.0)
     told = asked.ask(asked.platform.lineage(asked.guest, "b"))
     assert (told.rerun_of, told.same_weights) == ("a", same) and why in told.why
 

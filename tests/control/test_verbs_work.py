@@ -49,7 +49,7 @@ def test_a_job_is_stored_audited_and_told_once_however_often_it_is_handed_in(ask
     stored = asked.db.read(jobs.get, view.id)
     assert stored is not None and not stored.training and stored.facts["application"] == "vision/say"
     assert stored.since_s == asked.clock() and "again" not in stored.facts
-    spec = asked.db.read(jobs.spec, view.id)
+    spec = asked.db.read(jobs.stored_spec, view.id)
     assert spec["command"] == ["echo"] and spec["tenant"] == "vision"
 
 
@@ -170,7 +170,7 @@ def test_a_pipeline_is_stored_audited_and_told_once_however_often_it_is_run(aske
         if error is None:
             assert run_flow(asked, key=key)[1]
         else:
-            with pytest.raises(error, match="is 256 characters long"):
+            with pytest.raises(error, match="has 256 characters"):
                 run_flow(asked, key=key)
 
 

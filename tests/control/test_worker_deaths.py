@@ -348,10 +348,10 @@ def test_only_what_is_needed_is_read_of_a_job_with_many_generations(db: Opened) 
         one = made.generation(("w0", "node-0"), job=job.id, number=number, phase=GenerationPhase.ENDED,
                               first_step=1 if number % 5 == 0 else None, **moments)  # fmt: skip
         db.write(generations.insert, one)
-    assert db.read(generations.losses_before, job.id, 58) == [5750.0, 5650.0, 5550.0]
-    assert db.read(generations.losses_before, job.id, 1) == []
-    former = db.read(generations.before, job.id, 58)
-    assert former is not None and former.number == 57 and db.read(generations.before, job.id, 1) is None
+    assert db.read(generations.failures_before, job.id, 58) == [5750.0, 5650.0, 5550.0]
+    assert db.read(generations.failures_before, job.id, 1) == []
+    former = db.read(generations.previous, job.id, 58)
+    assert former is not None and former.number == 57 and db.read(generations.previous, job.id, 1) is None
 
     def worked_s(stepped: bool, enough_s: float = 1e9, since_s: float = 0.0) -> float:
         return db.read(lambda connection: generations.worked_s(

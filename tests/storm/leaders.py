@@ -23,7 +23,7 @@ from fairlead.control.retention import pruning
 from fairlead.control.retention.pruning import Pruner
 from fairlead.control.store import Store
 from fairlead.control.store import pruning as ages
-from fairlead.control.store.retry import outlast
+from fairlead.control.store.retry import retry_until_available
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from tests.storm.invariants import GONE_S, LEADS_WITHIN_S, MOST_INBOX
 from tests.storm.local_seam import NOWHERE, simulated_backend
@@ -95,9 +95,9 @@ class Leader:
 
         async def take() -> int | None:
             gone: Any = world.supervisor.gone if world.one_machine else (lambda holder: False)
-            return await store.lead(process.name, LEASE_S, gone=gone)
+            return await store.acquire_lease(process.name, LEASE_S, is_dead=gone)
 
-        while await outlast(take, "taking the lease") is None:
+        while await retry_until_available(take, "taking the lease") is None:
             await asyncio.sleep(0.5)
         self.leads_since_s = world.loop.now_s
         world.trace("leads", process.name, store.epoch)
@@ -134,7 +134,7 @@ class Leader:
     async def _renew(self, store: Store) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 4)
-            await outlast(store.renew, "renewing the lease")
+            await retry_until_available(store.renew_lease, "renewing the lease")
 
     def _count_looks(self, controller: Controller) -> None:
         views: Any = controller._gang_tasks._views

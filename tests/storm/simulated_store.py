@@ -79,7 +79,7 @@ class InlineWriter(Writer):
     def _start(self) -> None:
         self._thread = None  # type: ignore[assignment]
 
-    def _rouse(self) -> None:
+    def _notify(self) -> None:
         if not self._due:
             self._due = True
             self._loop.call_later(self._delays.uniform(0.0005, 0.01 + self._trouble.slow_s), self._turn)
@@ -89,7 +89,7 @@ class InlineWriter(Writer):
         if self._queue:
             self._write(self._next())
         if self._queue:
-            self._rouse()
+            self._notify()
 
 
 class Database:

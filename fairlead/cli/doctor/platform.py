@@ -70,19 +70,19 @@ def store(home: Path) -> Iterator[Finding]:
         yield ok("store", "none yet; the first start makes it")
         return
     from fairlead.control.identity.secret_vault import KEY_VARIABLE
-    from fairlead.control.store.inspection import glimpse
+    from fairlead.control.store.inspection import inspect_store
 
     kind = "SQLite" if url.startswith("sqlite") else "PostgreSQL"
     try:
-        seen = glimpse(url)
+        seen = inspect_store(url)
     except FairleadError as error:
         yield fail("store", f"{kind}: {error.message}", "start the database, correct --store, or restore a backup")
         return
-    yield _schema(kind, seen.schema, seen.known)
+    yield _schema(kind, seen.schema, seen.supported)
     running = (found := read(home)) is not None and alive(found.pid)
-    if seen.secrets and not running and not Home(home).secret_key.exists() and KEY_VARIABLE not in os.environ:
+    if seen.secret_count and not running and not Home(home).secret_key.exists() and KEY_VARIABLE not in os.environ:
         fix = f"start it with {KEY_VARIABLE} or --secret-key-file, or set the secrets anew: fairlead secret set NAME"
-        yield warn("secrets", f"{seen.secrets} in the store, but their key is not in the home", fix)
+        yield warn("secrets", f"{seen.secret_count} in the store, but their key is not in the home", fix)
     if seen.holder is not None:
         left_s = seen.expires_s - time.time()
         good = f"good for {left_s:.1f} s" if left_s > 0 else f"run out {-left_s:.0f} s ago"

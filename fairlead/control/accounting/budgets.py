@@ -78,7 +78,7 @@ def spendings(connection: Connection, tenants: Iterable[Tenant], now_s: float) -
     if not limited:
         return {}
     used: dict[str, Mapping[str, float]] = {}
-    running = generations.unmetered(connection)
+    running = generations.unmetered_devices(connection)
     found = {}
     for name, wanted in limited:
         since_s, until_s = period(wanted.per, now_s)
@@ -120,10 +120,10 @@ def used_up_by(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict
 
 def afford(connection: Connection, tenant: Tenant, now_s: float) -> None:
     """Raise OverBudget, which says when it will be possible, if nothing is left of its budget or of one above it."""
-    path = tenants_stored.path(connection, tenant)
+    path = tenants_stored.ancestry(connection, tenant)
     if not any(each.budget for each in path):
         return
-    known = [each for each in tenants_stored.all(connection) if each.name != tenant.name]
+    known = [each for each in tenants_stored.all_tenants(connection) if each.name != tenant.name]
     known.append(tenant)
     spent = used_up_by(known, spendings(connection, known, now_s)).get(tenant.name)
     if spent is not None:

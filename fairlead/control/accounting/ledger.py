@@ -94,7 +94,7 @@ def end_generation(
     stored = generations.get(connection, job.id, generation.number)
     assert stored is not None
     if stored.metered_s is None:
-        former = generations.before(connection, job.id, generation.number) if generation.number > 1 else None
+        former = generations.previous(connection, job.id, generation.number) if generation.number > 1 else None
         charge_newcomers(connection, job, stored, former, nodes, now_s)
         since_s = None if former is None else former.ended_s
         stored = replace(stored, metered_s=since_s, members=_staying(stored, former))
@@ -122,9 +122,9 @@ def _staying(generation: Generation, former: Generation | None) -> Placement:
 
 def meterable(connection: Connection, live: Collection[str]) -> list[tuple[Job, Generation]]:
     """The generations of these jobs that use something now."""
-    current = generations.current(connection, live)
+    current = generations.live_by_job(connection, live)
     running = [g for of_job in current.values() for g in of_job if g.running_s is not None and g.broken_s is None]
-    known = jobs.several(connection, [generation.job for generation in running])
+    known = jobs.get_many(connection, [generation.job for generation in running])
     return [(known[generation.job], generation) for generation in running if generation.job in known]
 
 
@@ -144,4 +144,4 @@ def meter(
         if used:
             metered.append((job.id, generation.number))
     lines.append(connection, written)
-    generations.metered(connection, metered, now_s)
+    generations.mark_metered(connection, metered, now_s)

@@ -22,8 +22,8 @@ from fairlead import __version__
 from fairlead.control.backup import archive
 from fairlead.control.backup import home_files as files
 from fairlead.control.backup import table_rows as rows
-from fairlead.control.store.connections import connect, unavailable
-from fairlead.control.store.migrate import version_of
+from fairlead.control.store.connections import connect, unavailable_error
+from fairlead.control.store.migrate import schema_version
 from fairlead.errors import Refused, Unavailable
 from fairlead.home import Home
 
@@ -105,7 +105,7 @@ def _reading(url: str) -> Iterator[Callable[[Callable[[Connection], Any]], Any]]
             with engines.reader.connect() as connection:
                 return work(connection)
         except OperationalError as error:
-            raise unavailable(error) from error
+            raise unavailable_error(error) from error
 
     try:
         yield once
@@ -114,7 +114,7 @@ def _reading(url: str) -> Iterator[Callable[[Callable[[Connection], Any]], Any]]
 
 
 def _active(connection: Connection) -> frozenset[str]:
-    if version_of(connection) is None:
+    if schema_version(connection) is None:
         raise Refused("the store is empty", fix="start the platform once: fairlead up")
     return frozenset(connection.execute(_ACTIVE).scalars())
 

@@ -25,7 +25,7 @@ def settle(connection: Connection, taken_s: float, now_s: float) -> RequeuedJobs
     The ledger stays as it is: for how long the gang lived after its last line nobody knows.
     """
     moving = [job for job in jobs.active(connection) if job.phase is not JobPhase.QUEUED]
-    live = generations.current(connection, {job.id for job in moving})
+    live = generations.live_by_job(connection, {job.id for job in moving})
     for job in moving:
         for generation in live.get(job.id, []):
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=taken_s,

@@ -27,7 +27,7 @@ from fairlead.control.backup.safe_tree import Tree, give, names_in, opened
 from fairlead.control.identity import tokens
 from fairlead.control.reconcile.worker_specs import tenant_uid
 from fairlead.control.store import jobs, tenants
-from fairlead.control.store.connections import connect, shown
+from fairlead.control.store.connections import connect, store_error
 from fairlead.control.store.migrate import HEAD
 from fairlead.errors import FairleadError, Refused, Unauthenticated
 from fairlead.home import Home
@@ -185,7 +185,7 @@ def _fill(
     except (CommandError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:
         raise archive.damaged(f"its store makes no sense: {error!r}") from error
     except DBAPIError as error:
-        told = shown(error)
+        told = store_error(error)
         if isinstance(told, FairleadError):
             raise told from error
         raise Refused(
@@ -197,7 +197,7 @@ def _fill(
 
 def _owners(connection: Connection, home: Home) -> dict[str, int]:
     """The user that each job works as in its new home."""
-    numbers = {_folder_name(tenant.name): tenant.number for tenant in tenants.all(connection)}
+    numbers = {_folder_name(tenant.name): tenant.number for tenant in tenants.all_tenants(connection)}
     found: dict[str, int] = {}
     cursor: str | None = None
     while True:

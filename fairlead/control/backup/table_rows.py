@@ -11,7 +11,7 @@ from sqlalchemy import Connection, LargeBinary, MetaData, Table, func, insert, i
 from sqlalchemy.types import TypeEngine
 
 from fairlead.control.backup import archive
-from fairlead.control.store.migrate import HEAD, upgrade, version_of
+from fairlead.control.store.migrate import HEAD, schema_version, upgrade
 from fairlead.errors import Refused
 
 LEFT_OUT = frozenset({"alembic_version", "leadership", "sessions"})
@@ -29,7 +29,7 @@ def tables(connection: Connection) -> list[Table]:
 
 def facts(connection: Connection) -> dict[str, Any]:
     """What a restore must know before the rows: version, epoch, and how far ids were given out."""
-    schema = version_of(connection)
+    schema = schema_version(connection)
     if schema is None:
         raise Refused("the store is empty", fix="start the platform once: fairlead up")
     if schema > HEAD:
@@ -90,7 +90,7 @@ def prepare(connection: Connection, schema: str) -> None:
             continue
         if connection.execute(text(f'SELECT 1 FROM "{name}" LIMIT 1')).first() is not None:
             raise Refused("there is something in the database already", field="--store", fix="name an empty database")
-    found = version_of(connection)
+    found = schema_version(connection)
     if found not in (None, schema):
         raise Refused(f"the database has tables of schema {found} already", field="--store",
                       fix="name a database without tables")  # fmt: skip

@@ -88,7 +88,7 @@ class EventFollower:
 
     def _next(self, connection: Connection) -> tuple[list[LoggedEvent], Mapping[str, EndedJob]]:
         batch = events.after(connection, self._seen or 0, BATCH)
-        over = jobs.several(connection, {event.job for event in batch if event.kind in ENDS and event.job})
+        over = jobs.get_many(connection, {event.job for event in batch if event.kind in ENDS and event.job})
         traced = tracing.wanted()
         return batch, {
             name: EndedJob(job, generations.of_job(connection, name) if traced else ()) for name, job in over.items()

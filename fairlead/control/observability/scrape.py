@@ -24,7 +24,7 @@ from fairlead.control.observability.disk_metrics import Disk, DiskGauge
 from fairlead.control.observability.event_metrics import EventFollower
 from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import JobPhase, Tenant
-from fairlead.control.store import job_counts, jobs, ledger, tenants, usage_spans
+from fairlead.control.store import job_counts, ledger, tenants, usage_spans
 from fairlead.control.store.engine import Store
 from fairlead.control.tenant_tree import standings
 from fairlead.home import Home
@@ -92,17 +92,17 @@ class Scraper:
 
     def _read(self, connection: Connection) -> Stored:
         now_s = self._controller.clock()
-        known = tenants.all(connection)
+        known = tenants.all_tenants(connection)
         if now_s - self._fairness[0] >= FAIRNESS_EVERY_S:
-            used = usage_spans.together(connection, now_s - FAIRNESS_S, now_s)
+            used = usage_spans.totals_by_tenant(connection, now_s - FAIRNESS_S, now_s)
             self._fairness = now_s, fairness(known, used)
         return Stored(
             known,
-            jobs.counts(connection),
+            job_counts.counts_by_tenant(connection),
             job_counts.waiting_since(connection),
             ledger.totals(connection, 0.0, now_s),
             spendings(connection, known, now_s),
-            job_counts.owners(connection) if self._disk.due else {},
+            job_counts.tenant_by_job(connection) if self._disk.due else {},
         )
 
     def _jobs(self, found: Families, stored: Stored) -> None:
@@ -122,7 +122,7 @@ class Scraper:
     def _leadership(self, found: Families) -> None:
         found.put(f.LEADER, float(self._store.epoch is not None))
         found.put(f.EPOCH, float(self._store.epoch or 0))
-        found.put(f.STORE_QUEUE, float(self._store.waiting))
+        found.put(f.STORE_QUEUE, float(self._store.queued_writes))
         found.put(f.LAST_ROUND, self._controller.last_round.decided_s)
 
     def _nodes(self, found: Families) -> None:

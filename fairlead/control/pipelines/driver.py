@@ -64,7 +64,7 @@ class Pipelines:
 
     async def running(self) -> list[str]:
         """The pipelines that have not ended."""
-        return await self._store.read(pipelines.running)
+        return await self._store.read(pipelines.running_ids)
 
     async def advance(
         self, but: Collection[str] = (), drive: Callable[[str], Awaitable[set[str] | None]] | None = None
@@ -117,7 +117,7 @@ class Pipelines:
 
     def _due(self, connection: Connection, but: Collection[str]) -> list[str]:
         """The pipelines that something may have happened to since they were looked at, in turn."""
-        running = pipelines.on_their_way(connection)
+        running = pipelines.list_running(connection)
         names = {name for name, _, _ in running}
         for memory in (self._specs, self._lasting, self._resting, self._turns):
             for name in memory.keys() - names:
@@ -125,7 +125,7 @@ class Pipelines:
         if not running:
             return []
         watched = {job for resting in self._resting.values() for job in resting.courses}
-        courses = {job: _course(*each) for job, each in jobs.phases(connection, watched).items()}
+        courses = {job: _course(*each) for job, each in jobs.phases_of(connection, watched).items()}
         room: dict[str, bool] = {}
         due, forgotten = [], []
         for name, tenant, cancelled in running:
@@ -173,12 +173,12 @@ class Pipelines:
             self._lasting[name] = lasting(self._specs[name])
         own = pipelines.stages_of(connection, [name])[name]
         active = {stage.job: each for each, stage in own.items() if stage.phase is StagePhase.ACTIVE and stage.job}
-        found = jobs.several(connection, active)
+        found = jobs.get_many(connection, active)
         facts = {active[job.id]: fact_of(job) for job in found.values()}
         courses = {job: _course(found[job].phase, found[job].then) if job in found else GONE for job in active}
         may = [each for each in self._lasting[name] if own[each].phase is StagePhase.WAITING]
         wanted = {each: own[each].fingerprint for each in may}
-        known = pipelines.reusable(connection, record.tenant, sorted(set(wanted.values())))
+        known = pipelines.reusable_stages(connection, record.tenant, sorted(set(wanted.values())))
         earlier = {each: known[mark] for each, mark in wanted.items() if mark in known}
         seen = PipelineState(record, self._specs[name], own, facts, earlier, courses)
         return seen, sorted(

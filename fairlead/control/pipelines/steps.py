@@ -61,7 +61,7 @@ def act(
     if record is None or (record.phase, record.cancelled_by) != (seen.record.phase, seen.record.cancelled_by):
         return set(), True, False  # it is looked at once more
     names = {name for step in bite for name in _stages_in(step)}
-    standing = pipelines.standing(connection, seen.record.id, names)
+    standing = pipelines.stage_states(connection, seen.record.id, names)
     room = room_of(connection, seen.record.tenant) if any(isinstance(step, next_steps.Start) for step in bite) else 0
     touched: set[str] = set()
     acted = crowded = False
@@ -151,11 +151,11 @@ def _homes(connection: Connection, seen: PipelineState, given: Mapping[str, Mapp
     sizes = {other: reference.get("bytes") for other, reference in given.items()}
     large = {other: size for other, size in sizes.items() if isinstance(size, int) and size >= LARGE_BYTES}
     marks = [seen.stages[other].fingerprint for other in large]
-    makers = pipelines.reusable(connection, seen.record.tenant, marks)  # also of what was not run again
+    makers = pipelines.reusable_stages(connection, seen.record.tenant, marks)  # also of what was not run again
     held: Counter[str] = Counter()
     for other, size in large.items():
         maker = makers.get(seen.stages[other].fingerprint, seen.stages[other])
-        generation = generations.before(connection, maker.job or "", _NEWEST)
+        generation = generations.previous(connection, maker.job or "", _NEWEST)
         if generation is not None and generation.members:
             held[generation.members[0].node] += size
     most = max(held.values(), default=0)
@@ -225,7 +225,7 @@ def _settle(
 
 def _rebuild(connection: Connection, seen: PipelineState, name: str, for_stage: str, now_s: float) -> None:
     record, stage = seen.record, seen.stages[name]
-    pipelines.forget_results(connection, record.tenant, stage.fingerprint)
+    pipelines.mark_results_gone(connection, record.tenant, stage.fingerprint)
     pipelines.update_stage(connection, record.id, name, phase=StagePhase.WAITING, job=None, result=None, kept=False,
                            reused=None, rebuilds=stage.rebuilds + 1, fresh=True, message=None)  # fmt: skip
     pipelines.update_stage(connection, record.id, for_stage, phase=StagePhase.WAITING, job=None, message=None)

@@ -298,7 +298,7 @@ class Plans:
             return False
 
         def work(connection: Connection) -> bool:
-            stored, live = jobs.get(connection, job.id), generations.current(connection, {job.id}).get(job.id, [])
+            stored, live = jobs.get(connection, job.id), generations.live_by_job(connection, {job.id}).get(job.id, [])
             if stored is None or stored.phase is not JobPhase.RUNNING:
                 return False
             if [each.number for each in live] != [generation.number]:
@@ -366,7 +366,7 @@ def _running(connection: Connection, some: Collection[str]) -> list[tuple[Job, G
     """Those of the jobs that are trainings and run undisturbed, with the generation that does."""
     if not known_models.keys(connection):
         return []
-    every, known = generations.current(connection, some), jobs.several(connection, some)
+    every, known = generations.live_by_job(connection, some), jobs.get_many(connection, some)
     alone = {job: live[-1] for job, live in every.items() if len(live) == 1}
     found = []
     for name, generation in sorted(alone.items()):

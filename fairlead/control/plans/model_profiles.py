@@ -110,7 +110,7 @@ def planners_plan(connection: Connection, job: Job) -> str | None:
 
 
 def _suspect(connection: Connection, job: Job) -> tuple[dict[str, Any], KnownModel] | None:
-    live = generations.current(connection, {job.id}).get(job.id, [])
+    live = generations.live_by_job(connection, {job.id}).get(job.id, [])
     plan = _planners(live[-1]) if live else None
     known = known_models.get(connection, job.tenant, model_key(job)) if plan else None
     return None if plan is None or known is None else (plan, known)

@@ -189,7 +189,7 @@ class GangExecutor:
         plan, point = generation.plan or {}, point_of(generation)
         usual_step_s = job.batch_size / job.samples_per_s if job.samples_per_s else 0.0
         usual_step_s = max(usual_step_s, float(plan.get("step_s", 0.0)))
-        spec = await self._store.read(lambda connection: jobs.spec(connection, job.id))
+        spec = await self._store.read(lambda connection: jobs.stored_spec(connection, job.id))
         message = wire.Join(
             generation=generation.number,
             ranks={member.worker: member.rank for member in generation.at_work},

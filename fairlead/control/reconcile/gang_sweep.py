@@ -53,7 +53,7 @@ class GangSweep:
 
     async def _begin(self, now_s: float) -> None:
         """Begin a sweep; those that the last one did not get to come first."""
-        found = await self._store.read(jobs.on_their_way)
+        found = await self._store.read(jobs.in_flight)
         late = set(self._left)
         self._left = [*(job for job in reversed(found) if job not in late), *(job for job in found if job in late)]
         self.on_their_way = frozenset(found)

@@ -40,8 +40,8 @@ class GangViews:
         training = {job: self._training(job) for job in job_ids}
 
         def work(connection: Connection) -> list[Found]:
-            live = generations.current(connection, job_ids)
-            found = jobs.several(connection, job_ids).values()
+            live = generations.live_by_job(connection, job_ids)
+            found = jobs.get_many(connection, job_ids).values()
             return [_found(connection, job, live.get(job.id, []), training[job.id]) for job in found]
 
         found = await self._store.read(work) if job_ids else []
@@ -76,7 +76,7 @@ Found = tuple[Job, list[Generation], Generation | None]
 
 def _gang(connection: Connection, job_id: str, training: set[int]) -> Found | None:
     job = jobs.get(connection, job_id)
-    live = generations.current(connection, {job_id}).get(job_id, [])
+    live = generations.live_by_job(connection, {job_id}).get(job_id, [])
     return None if job is None else _found(connection, job, live, training)
 
 

@@ -38,7 +38,7 @@ from fairlead.control.reconcile.worker_events import BatchOutcome, can_wait, fac
 from fairlead.control.records import Job
 from fairlead.control.store import damaged_rows, interference, nodes
 from fairlead.control.store.engine import Store
-from fairlead.control.store.retry import outlast
+from fairlead.control.store.retry import retry_until_available
 from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import DEFAULT_SHARING, Round, Sharing
@@ -153,10 +153,11 @@ class Controller:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         fatal = self._gang_tasks.fatal = asyncio.get_running_loop().create_future()
         self._usage_meter.begin()  # not before the nodes have told which jobs ended while nobody led
-        damaged_rows.forget()  # whoever leads tells of it
-        self._cursors.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
-        await outlast(self.refresh, "nodes")
-        self.gang_registry.interference.table = await outlast(lambda: self.store.read(interference.table), "neighbours")
+        damaged_rows.reset_reports()  # whoever leads tells of it
+        self._cursors.update(await retry_until_available(lambda: self.store.read(nodes.cursors), "cursors"))
+        await retry_until_available(self.refresh, "nodes")
+        read_slowdowns = partial(self.store.read, interference.slowdowns)
+        self.gang_registry.interference.table = await retry_until_available(read_slowdowns, "interference")
         pump = asyncio.create_task(self._pump())
         loop = asyncio.create_task(self._reconcile_forever())
         try:
@@ -191,7 +192,8 @@ class Controller:
                 batch += await self._next_batch()
             else:  # what the last pass did not get to comes first, and no more is taken on top of it
                 await asyncio.sleep(TICK_S)
-            await self._steps.run("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
+            reconcile = partial(self._reconcile, batch)
+            await self._steps.run("a pass", partial(retry_until_available, reconcile, "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""

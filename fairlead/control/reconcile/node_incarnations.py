@@ -44,7 +44,7 @@ class EndedIncarnations:
             return
 
         def work(connection: Connection) -> None:
-            nodes.forget(connection, over)
+            nodes.drop_cursors(connection, over)
 
         await self._store.write(work)
         for place in over:

@@ -159,7 +159,7 @@ class NodeRegistry:
             return
 
         wanted = {job for _, job in there}
-        over = await self._store.read(lambda connection: jobs.ended(connection, wanted))
+        over = await self._store.read(lambda connection: jobs.ended_among(connection, wanted))
         for node, job in sorted(there):
             if job in over and not self._known.workers.get(job) and node in self.joined:
                 log.info("a node drops the state of a job that has ended", node=node, job=job)
@@ -226,7 +226,7 @@ class NodeRegistry:
     async def _adopt(self, event: NodeJoined) -> None:
         """Take over what runs on the node and belongs to a job on its way; end what does not."""
         there = {status.job for status in event.workers}
-        live = await self._store.read(lambda connection: generations.current(connection, there))
+        live = await self._store.read(lambda connection: generations.live_by_job(connection, there))
         strays: dict[str, dict[str, str]] = {}
         for status in event.workers:
             wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}

@@ -202,7 +202,7 @@ class GuardedSteps:
 
 async def report_damaged_rows(store: Store, now_s: float) -> None:
     """Tell of rows of the store that no sense could be made of."""
-    found = damaged_rows.untold()
+    found = damaged_rows.take_unreported()
     for text in found:
         log.error("a row of the store is damaged", what=text)
     if found:

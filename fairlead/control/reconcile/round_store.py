@@ -136,10 +136,10 @@ async def read_state(
     ]:
         active = jobs.active(connection)
         busy = {job.id for job in active if job.phase is not JobPhase.QUEUED}
-        teams = tenants.all(connection)
+        teams = tenants.all_tenants(connection)
         return (
             active,
-            generations.current(connection, busy),
+            generations.live_by_job(connection, busy),
             teams,
             ledger.attained(connection, now_s, DEFAULT_CONFIG.under(sharing).forget_s),
             _recalled(connection) if remembers is None else dict(remembers),
@@ -198,7 +198,7 @@ def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
     found: dict[tuple[str, str], Sequence[str]] = {}
     for tenant, refs in wanted.items():
         names = {ref.partition("@")[0] for ref in refs}
-        for (name, version), labels in datasets.labels(connection, tenant, names).items():
+        for (name, version), labels in datasets.labels_by_version(connection, tenant, names).items():
             found[tenant, name] = found[tenant, f"{name}@{version}"] = labels
     return found
 
@@ -213,7 +213,7 @@ async def learn(store: Store, known: GangRegistry, now_s: float) -> None:
     """Look at how far each has come beside the others; what that says of their classes is kept."""
     lost = known.interference.look(now_s)
     if lost:
-        await store.write(lambda connection: interference.note(connection, lost, now_s))
+        await store.write(lambda connection: interference.record_slowdowns(connection, lost, now_s))
 
 
 def apply_round(

@@ -40,7 +40,7 @@ def _readable(job: Job, stored: Mapping[str, Any]) -> Death | None:
     try:
         return msgspec.convert(stored, Death)
     except msgspec.ValidationError:
-        damaged_rows.note("jobs", job.id, "one of its deaths cannot be read")
+        damaged_rows.report_damage("jobs", job.id, "one of its deaths cannot be read")
         return None
 
 

@@ -108,7 +108,7 @@ def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: fl
     """
     taken, together = BatchOutcome(), _store_reports(connection, batch, now_s)
     apart = {event.job for event in batch} - together
-    found = jobs.several(connection, apart)
+    found = jobs.get_many(connection, apart)
     known = {job: found.get(job) for job in apart}
     for place, event in enumerate(batch):
         if event.job in together:
@@ -119,7 +119,7 @@ def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: fl
             taken.refused.add(place)
             taken.touched.add(event.job)
             taken.asks = True
-    nodes.advance_all(connection, {(event.node, event.incarnation): event.sequence for event in batch})
+    nodes.advance_cursors(connection, {(event.node, event.incarnation): event.sequence for event in batch})
     return taken
 
 
@@ -136,11 +136,12 @@ def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: 
         return set()
     savepoint = connection.begin_nested()
     try:
-        known = jobs.several(connection, plain)
-        standing = generations.current(connection, [job for job, found in known.items() if found.phase not in ENDED])
+        known = jobs.get_many(connection, plain)
+        active = [job for job, found in known.items() if found.phase not in ENDED]
+        standing = generations.live_by_job(connection, active)
         found = {job: _reports(known.get(job), standing.get(job, []), told, now_s) for job, told in plain.items()}
         reports = {job: each for job, each in found.items() if each is not None}
-        jobs.update_each(connection, {job: each.changes for job, each in reports.items()})
+        jobs.update_many(connection, {job: each.changes for job, each in reports.items()})
         metrics.append_all(connection, [told for each in reports.values() for told in each.history])
     except Exception as error:
         if must_propagate(error):
@@ -364,7 +365,7 @@ def measured_speed(job: Job, generation: Generation, step: int, now_s: float) ->
 
 def _recovered(connection: Connection, job: Job, generation: Generation, stepped_s: float) -> dict[str, Any]:
     """The first step after a loss closes the recovery: FRT is the time from the loss to here."""
-    lost = generations.losses_before(connection, job.id, generation.number)
+    lost = generations.failures_before(connection, job.id, generation.number)
     if not lost:
         return {}
     took_s = max(0.0, stepped_s - min(lost))

@@ -38,7 +38,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
         tenant = tenants.get(connection, job.tenant)
         if tenant is None:
             raise NotFound(f"{job.tenant!r}: no such tenant", field="tenant", value=job.tenant)
-        spec = jobs.spec(connection, job.id)
+        spec = jobs.stored_spec(connection, job.id)
         policy = Policy.model_validate(dict(tenant.policy))
         code = spec.get("code")
         return WorkerSpec(
@@ -82,10 +82,10 @@ def launch_secrets(vault: SecretVault) -> Callable[[Connection, Job], dict[str, 
     """A function that opens the secrets a job asks for, right when it is started; :class:`Refused` if it cannot."""
 
     def opened(connection: Connection, job: Job) -> dict[str, str]:
-        wanted = jobs.spec(connection, job.id).get("secrets", [])
+        wanted = jobs.stored_spec(connection, job.id).get("secrets", [])
         if not wanted:
             return {}
-        kept = {secret.name: secret.ciphertext for secret in secrets.of_tenant(connection, job.tenant)}
+        kept = {secret.name: secret.ciphertext for secret in secrets.list_secrets(connection, job.tenant)}
         for name in wanted:
             if name not in kept:
                 raise Refused(f"the secret {name} was removed", field="secrets", value=name,

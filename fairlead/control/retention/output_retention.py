@@ -54,7 +54,7 @@ class OutputRetention:
     async def take_in(self, ended: Iterable[str]) -> None:
         """Measure what these jobs left, whose folders were cleaned; folders in which nothing is are removed."""
         ids = list(ended)
-        ends = await self._store.read(partial(pruning.ends, ids=ids))
+        ends = await self._store.read(partial(pruning.ends_of, ids=ids))
         settled = await asyncio.to_thread(lambda: [self._settle(end.job) for _, end in ends])
         found = [(owner, end, what) for (owner, end), what in zip(ends, settled, strict=True)]
         left = [
@@ -62,11 +62,11 @@ class OutputRetention:
         ]
 
         def work(connection: Connection) -> dict[str, int]:
-            retained_outputs.note(connection, left)
-            return retained_outputs.held(connection) if self._held is None else {}
+            retained_outputs.record_outputs(connection, left)
+            return retained_outputs.bytes_by_tenant(connection) if self._held is None else {}
 
         if left:
-            known = await self._store.read(partial(retained_outputs.measured, ids=[one.job for one in left]))
+            known = await self._store.read(partial(retained_outputs.measured_among, ids=[one.job for one in left]))
             first = await self._store.write(work)
             if self._held is None:
                 self._held = first
@@ -100,12 +100,12 @@ class OutputRetention:
     async def bound(self, tenants: Sequence[Tenant]) -> None:
         """Take away what is too much, of every tenant."""
         if self._held is None:
-            self._held = await self._store.read(retained_outputs.held)
+            self._held = await self._store.read(retained_outputs.bytes_by_tenant)
         for tenant in tenants:
             allowed_bytes = Policy.model_validate(dict(tenant.policy)).kept
             while self._held.get(tenant.name, 0) > allowed_bytes:
                 oldest = await self._store.read(
-                    partial(retained_outputs.oldest, tenant=tenant.name, limit=_JOBS_AT_ONCE)
+                    partial(retained_outputs.oldest_outputs, tenant=tenant.name, limit=_JOBS_AT_ONCE)
                 )
                 for end, size in outgrown(oldest, self._held[tenant.name], allowed_bytes):
                     await self._take_away(tenant, end, size, allowed_bytes)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from fairlead.control.records import Tenant
 from fairlead.control.retention.output_retention import KEPT, OutputRetention
-from fairlead.control.store import events, pruning, retained_outputs, tenants, vacuum
+from fairlead.control.store import events, jobs, pruning, retained_outputs, tenants, vacuum
 from fairlead.control.store.engine import Store
 from fairlead.control.store.pruning import JobEnd
 from fairlead.errors import LostLeadership, Unavailable
@@ -50,7 +50,7 @@ class Pruner:
 
     def __init__(
         self, store: Store, home: Home, clock: Callable[[], float] = time.time, news: PruningNotice | None = None,
-        keep_audit_s: float = pruning.AUDIT_S,
+        keep_audit_s: float = pruning.KEEP_AUDIT_S,
     ) -> None:  # fmt: skip
         self._store, self._home, self._clock, self._news = store, home, clock, news
         self._keep_audit_s = keep_audit_s
@@ -88,9 +88,9 @@ class Pruner:
         names = await asyncio.to_thread(_names, self._home.jobs)
         for begin in range(0, len(names), _ROWS_AT_ONCE):
             batch = names[begin : begin + _ROWS_AT_ONCE]
-            known = await self._store.read(partial(retained_outputs.measured, ids=batch))
-            await self._clean(await self._store.read(partial(pruning.ended, ids=set(batch) - known)))
-        while older := await self._store.read(partial(retained_outputs.unmeasured, limit=_ROWS_AT_ONCE)):
+            known = await self._store.read(partial(retained_outputs.measured_among, ids=batch))
+            await self._clean(await self._store.read(partial(jobs.ended_among, wanted=set(batch) - known)))
+        while older := await self._store.read(partial(retained_outputs.list_unmeasured, limit=_ROWS_AT_ONCE)):
             for job in older:  # of which no folder is left
                 await self._keepsakes.measure_again(job)
         self._swept = True
@@ -101,7 +101,7 @@ class Pruner:
         def work(connection: Connection) -> tuple[set[str], int]:
             fresh = events.after(connection, self._event, _ROWS_AT_ONCE)
             names = {event.job for event in fresh if event.job is not None and event.kind in _ENDS}
-            return pruning.ended(connection, names), fresh[-1].id if fresh else self._event
+            return jobs.ended_among(connection, names), fresh[-1].id if fresh else self._event
 
         found, self._event = await self._store.read(work)
         await self._clean(found)
@@ -118,7 +118,7 @@ class Pruner:
         """Take away what every tenant's retention says is over, and what the platform itself keeps no longer."""
         await self.sweep()
         await asyncio.to_thread(self._drop_stale_uploads)
-        present = await self._store.read(tenants.all)
+        present = await self._store.read(tenants.all_tenants)
         for tenant in present:
             keeps = Policy.model_validate(dict(tenant.policy)).retention
             await self._prune_folders(tenant, "logs", "logs", keeps.logs)
@@ -128,14 +128,14 @@ class Pruner:
             await self._prune_bundles(tenant, keeps)
         await self._keepsakes.bound(present)
         await self._prune_ledger()
-        while await self._store.write(vacuum.give_back):
+        while await self._store.write(vacuum.free_pages):
             await asyncio.sleep(_PAUSE_S)
 
     async def _prune_ledger(self) -> None:
         """Lines and entries that have been there for long enough; their sums stay."""
         now_s = self._clock()
-        await self._store.write(partial(pruning.give_up, now_s=now_s, keep_audit_s=self._keep_audit_s))
-        await self._store.write(partial(pruning.drop_notes, now_s=now_s))
+        await self._store.write(partial(pruning.advance_marks, now_s=now_s, keep_audit_s=self._keep_audit_s))
+        await self._store.write(partial(pruning.drop_old_notes, now_s=now_s))
         await self._all_rows(partial(pruning.drop_lines, limit=_LINES_AT_ONCE), _LINES_AT_ONCE)
         await self._all_rows(partial(pruning.drop_spans, limit=_SPANS_AT_ONCE), 1)
         await self._all_rows(partial(pruning.drop_audit, limit=_ROWS_AT_ONCE))
@@ -169,7 +169,7 @@ class Pruner:
 
     async def _prune_bundles(self, tenant: Tenant, keeps: Retention) -> None:
         """Code goes with the results of the jobs that ran it, and with those jobs at the latest."""
-        rows_s = None if keeps.rows is None else max(keeps.rows, pruning.JOBS_S)
+        rows_s = None if keeps.rows is None else max(keeps.rows, pruning.KEEP_JOBS_S)
         keep_s = min((kept_s for kept_s in (keeps.results, rows_s) if kept_s is not None), default=None)
         if keep_s is None:
             return
@@ -186,10 +186,10 @@ class Pruner:
         """All that is known of jobs, pipelines and events when their time is up; what was used stays in the sums."""
         if keep_s is None:
             return
-        count, before_s = 0, self._clock() - max(keep_s, pruning.JOBS_S)
+        count, before_s = 0, self._clock() - max(keep_s, pruning.KEEP_JOBS_S)
         await self._all_rows(lambda c: pruning.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
         await self._all_rows(lambda c: pruning.drop_pipelines(c, tenant.name, before_s, _JOBS_AT_ONCE), _JOBS_AT_ONCE)
-        due = partial(pruning.forgettable, tenant=tenant.name, before_s=before_s, limit=_JOBS_AT_ONCE)
+        due = partial(pruning.prunable_jobs, tenant=tenant.name, before_s=before_s, limit=_JOBS_AT_ONCE)
         while ids := await self._store.read(due):
             for job in ids:  # first what may be large, a handful at a time
                 await _remove(self._home.job(job))
@@ -198,7 +198,7 @@ class Pruner:
                 await self._all_rows(partial(pruning.drop_job_events, job=job, limit=_ROWS_AT_ONCE))
             await self._store.write(partial(pruning.drop_jobs, ids=ids))
             count += len(ids)
-        await self._tell(tenant, "rows", count, max(keep_s, pruning.JOBS_S))
+        await self._tell(tenant, "rows", count, max(keep_s, pruning.KEEP_JOBS_S))
 
     async def _due(self, tenant: Tenant, kind: str, keep_s: float | None) -> AsyncIterator[str]:
         """The tenant's jobs whose time is over, each once."""

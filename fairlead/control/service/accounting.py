@@ -11,7 +11,7 @@ from fairlead.control.identity.access import require, scope
 from fairlead.control.records import AuditEntry, Role, Token
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.store import audit
-from fairlead.control.store.usage_breakdown import KEYS, Used, broken_down, token_labels
+from fairlead.control.store.usage_breakdown import KEYS, BreakdownLine, break_down, token_labels
 from fairlead.errors import FairleadError, InvalidSpec, NotFound
 from fairlead.views.jobs import AuditView, UsageLine, UsageView
 
@@ -38,7 +38,7 @@ class AccountVerbs(Verbs):
         def work(connection: Connection) -> UsageView:
             if tenant is not None:
                 tenant_named(connection, tenant)
-            lines, whole = broken_down(connection, keys, since_s, until_s, own or tenant)
+            lines, whole = break_down(connection, keys, since_s, until_s, own or tenant)
             users = {line.keys[keys.index("user")] for line in lines} if "user" in keys else set()
             labels = token_labels(connection, users, own) if users else {}
             return UsageView(
@@ -89,7 +89,7 @@ def _keys(by: Sequence[str]) -> list[str]:
     return list(by)
 
 
-def _line(by: Sequence[str], line: Used, labels: dict[str, str]) -> UsageLine:
+def _line(by: Sequence[str], line: BreakdownLine, labels: dict[str, str]) -> UsageLine:
     keys = dict(zip(by, line.keys, strict=True))
     return UsageLine(
         keys=keys, device_hours=line.device_s / HOUR_S, cpu_hours=line.cpu_s / HOUR_S, jobs=line.jobs,

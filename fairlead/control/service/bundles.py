@@ -35,7 +35,7 @@ class BundleVerbs(Verbs):
     async def has_bundle(self, who: Token, digest: str, tenant: str | None) -> bool:
         """Whether this tenant has uploaded this code before, and nobody deleted it since."""
         name = acting_for(who, tenant)
-        known = await self._read(lambda connection: bundles.has(connection, name, digest))
+        known = await self._read(lambda connection: bundles.exists_for(connection, name, digest))
         return known and self._core.home.bundle(name, digest).exists()
 
     async def put_bundle(self, who: Token, digest: str, stream: AsyncIterator[bytes], tenant: str | None) -> None:
@@ -49,7 +49,7 @@ class BundleVerbs(Verbs):
         now_s = self._core.clock()
 
         def work(connection: Connection) -> None:
-            known = bundles.has(connection, name, digest)
+            known = bundles.exists_for(connection, name, digest)
             if not known:
                 _room(connection, name, digest).check(size)  # others may have come meanwhile
             part.replace(target)  # where nobody prunes at the same time

@@ -67,14 +67,16 @@ class ClusterVerbs(Verbs):
         def work(connection: Connection) -> Report:
             newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)
             begin_s = now_s - REPORT_S
-            lines = usage_spans.by_tenant(connection, begin_s, now_s)
-            found = platform_report(tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s)
+            lines = usage_spans.spans_by_tenant(connection, begin_s, now_s)
+            found = platform_report(
+                tenants.all_tenants(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
+            )
             found = found.model_copy(update={"balance": balance})
             if tenant is None:
                 since_s = max(begin_s, min(self._core.started_s, found.since_s))
-                by_node = usage_spans.by_node(connection, begin_s, now_s)
+                by_node = usage_spans.totals_by_node(connection, begin_s, now_s)
                 drawn = energy(there, by_node, node_sleep.between(connection, since_s, now_s), since_s, now_s)
-                pairs = [pair.told() for pair in interference.all(connection)]
+                pairs = [pair.as_json() for pair in interference.all_pairs(connection)]
                 return found.model_copy(update={"neighbours": pairs, "energy": drawn})
             own = [line for line in found.tenants if line.tenant == tenant]
             return found.model_copy(update={"tenants": own, "shares": []})
@@ -85,7 +87,11 @@ class ClusterVerbs(Verbs):
         """Whether it works; while the store does not answer, what runs goes on, but nothing new is taken."""
         store = self._core.store
         state = {"status": "ok", "leader": store.epoch is not None, "version": __version__}
-        return state if store.trouble is None else state | {"status": "store-unreachable", "detail": store.trouble}
+        return (
+            state
+            if store.unavailable_reason is None
+            else state | {"status": "store-unreachable", "detail": store.unavailable_reason}
+        )
 
     async def prometheus(self) -> bytes:
         """The platform in Prometheus' text format."""

@@ -86,7 +86,7 @@ class Verbs:
 
         def work(connection: Connection) -> tuple[Job, list[Generation]]:
             job = jobs.find(connection, ref, scope(who))
-            return job, generations.current(connection, {job.id}).get(job.id, [])
+            return job, generations.live_by_job(connection, {job.id}).get(job.id, [])
 
         return await self._read(work)
 

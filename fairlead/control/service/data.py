@@ -29,7 +29,7 @@ class DataVerbs(SubmissionVerbs):
         def work(connection: Connection) -> list[DataSet]:
             if wanted is not None:
                 tenant_named(connection, wanted)
-            return datasets.newest(connection, wanted)
+            return datasets.newest_versions(connection, wanted)
 
         return [self._view(each) for each in await self._read(work)]
 
@@ -56,9 +56,11 @@ class DataVerbs(SubmissionVerbs):
 
         def work(connection: Connection) -> tuple[list[DataSet], set[str]]:
             tenant_named(connection, owner)
-            labels = datasets.labels(connection, owner, [name])
+            labels = datasets.labels_by_version(connection, owner, [name])
             gone = datasets.drop(connection, owner, name, version)
-            kept = {label for found in datasets.labels(connection, owner, [name]).values() for label in found}
+            kept = {
+                label for found in datasets.labels_by_version(connection, owner, [name]).values() for label in found
+            }
             for each in gone:
                 self._audit(connection, who, "data.drop", f"{name}@{each.version}", tenant=owner)
             events.append(connection, time_s=now_s, kind="data-dropped", tenant=owner, facts={"name": name},
@@ -88,10 +90,10 @@ class DataVerbs(SubmissionVerbs):
         def work(connection: Connection) -> LineageView:
             job = jobs.find(connection, ref, scope(who))
             origin = lineage.get(connection, job.id)
-            made = [each for each in datasets.newest(connection, job.tenant) if each.job == job.id]
+            made = [each for each in datasets.newest_versions(connection, job.tenant) if each.job == job.id]
             first = None if origin is None or origin.again is None else str(origin.again["of"])
             return _lineage(
-                job, jobs.spec(connection, job.id), generations.of_job(connection, job.id), origin,
+                job, jobs.stored_spec(connection, job.id), generations.of_job(connection, job.id), origin,
                 _inputs(connection, job, _said(origin)), [self._view(each) for each in made],
                 None if first is None else (first, _said(lineage.get(connection, first))),
             )  # fmt: skip
@@ -104,9 +106,9 @@ class DataVerbs(SubmissionVerbs):
 
         def work(connection: Connection) -> tuple[Job, dict[str, Any], Repeat, ReportedOrigin | None]:
             job = jobs.find(connection, ref, scope(who))
-            spec, said = jobs.spec(connection, job.id), _said(lineage.get(connection, job.id))
+            spec, said = jobs.stored_spec(connection, job.id), _said(lineage.get(connection, job.id))
             code = spec.get("code")
-            if code is not None and not bundles.has(connection, job.tenant, code):
+            if code is not None and not bundles.exists_for(connection, job.tenant, code):
                 raise NotFound(f"the code of {job.id} was removed since", field="code", value=code,
                                fix="submit its folder again: fairlead submit")  # fmt: skip
             read = [(each.name, each.version) for each in said.data] if said is not None else []

@@ -79,10 +79,12 @@ class LiveVerbs(Verbs):
         devices = sum(node.devices for node in self._core.controller.nodes.values())
 
         def work(connection: Connection) -> SharesView:
-            wishes = [DemandSpan(*row) for row in usage_spans.wished(connection, window.since_s, now_s, window.step_s)]
-            metered: list[Held] = [*usage_spans.by_tenant(connection, window.since_s, now_s, window.step_s)]
+            wishes = [
+                DemandSpan(*row) for row in usage_spans.demand_periods(connection, window.since_s, now_s, window.step_s)
+            ]
+            metered: list[Held] = [*usage_spans.spans_by_tenant(connection, window.since_s, now_s, window.step_s)]
             lines = metered + list(unmetered(connection, now_s))
-            present = tenants.all(connection)
+            present = tenants.all_tenants(connection)
             spent = budgets.barred(connection, present, window.since_s, now_s)
             return shares(present, wishes, lines, devices, window, spent)
 
@@ -108,7 +110,7 @@ def unmetered(connection: Connection, now_s: float) -> list[Usage]:
     """What runs now and is not in the ledger yet, as the lines that it will be."""
     owners = {job.id: job for job in moving(connection)}
     lines = []
-    for job, live in generations.current(connection, owners.keys()).items():
+    for job, live in generations.live_by_job(connection, owners.keys()).items():
         for generation in live:
             if generation.running_s is not None and generation.broken_s is None:
                 from_s = max(generation.running_s, generation.metered_s or 0.0)

@@ -37,7 +37,7 @@ class PipelineVerbs(SubmissionVerbs):
         """The pipeline, durable before this returns, and whether it is new; the same key twice is one pipeline."""
         require(who, Role.MEMBER, "run pipelines")
         if key is not None and len(key) > LONGEST_KEY:
-            raise InvalidSpec(f"is {len(key)} characters long", field="Idempotency-Key",
+            raise InvalidSpec(f"has {len(key)} characters", field="Idempotency-Key",
                               fix=f"use at most {LONGEST_KEY} characters")  # fmt: skip
         owner = acting_for(who, spec.tenant)
         spec = spec.model_copy(update={"tenant": owner})
@@ -53,8 +53,10 @@ class PipelineVerbs(SubmissionVerbs):
             exact = _pinned(connection, spec, owner)
             document = exact.model_dump(mode="json", by_alias=True, exclude_none=True)
             made = PipelineRecord(new_id, owner, spec.name, RUNNING, now_s, who.id, digest, document, key)
-            marks = fingerprints(exact, {each.name: each.version for each in datasets.newest(connection, owner)})
-            if not pipelines.known(connection, owner, key):  # who asks again gets what there is
+            marks = fingerprints(
+                exact, {each.name: each.version for each in datasets.newest_versions(connection, owner)}
+            )
+            if not pipelines.key_exists(connection, owner, key):  # who asks again gets what there is
                 self._check_stages(connection, spec, tenant, who, now_s)
             return made, [StageRecord(made.id, name, owner, marks[name]) for name in sorted(spec.stages)]
 
@@ -134,7 +136,7 @@ class PipelineVerbs(SubmissionVerbs):
 
 def _need_pipelines(connection: Connection, tenant: Tenant) -> None:
     """Refuse what is one pipeline too many, with it counted already: each of its stages becomes a job in time."""
-    running, stages = pipelines.unfinished(connection, tenant.name)
+    running, stages = pipelines.count_unfinished(connection, tenant.name)
     fix = "wait for some to end, or cancel some: fairlead pipeline list"
     if running > MOST_RUNNING:
         raise Refused(f"tenant {tenant.name} has {MOST_RUNNING} pipelines that run, and more are not allowed", fix=fix)

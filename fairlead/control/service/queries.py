@@ -60,7 +60,7 @@ class QueryVerbs(Verbs):
                 connection, tenant=wanted, phases=phases, name=name, limit=limit, before=cursor, order=order, ids=ids
             )
             shown = [job.id for job in found]
-            labels, live = jobs.labels(connection, shown), generations.current(connection, set(shown))
+            labels, live = jobs.labels_of(connection, shown), generations.live_by_job(connection, set(shown))
             holds = controller.last_round.holds
             told = {j.id: expecting(holds.get(j.id), starts.get(j.id)) for j in found}
             own = scope(who)
@@ -77,10 +77,10 @@ class QueryVerbs(Verbs):
             job = jobs.find(connection, ref, scope(who))
             every = generations.of_job(connection, job.id)
             live = [generation for generation in every if generation.ended_s is None]
-            labels = jobs.labels(connection, [job.id]).get(job.id, {})
+            labels = jobs.labels_of(connection, [job.id]).get(job.id, {})
             return JobDetail(
                 **job_fields(job, labels, live, expecting(holds.get(job.id), starts.get(job.id)), now_s, scope(who)),
-                spec=jobs.spec(connection, job.id),
+                spec=jobs.stored_spec(connection, job.id),
                 generations=generation_views(every, scope(who)),
             )
 
@@ -102,9 +102,9 @@ class QueryVerbs(Verbs):
         now_s, nodes = self._core.clock(), self._core.controller.nodes
 
         def work(connection: Connection) -> ResultView:
-            usage = ledger.by_job(connection, job.id)
-            during = usage_spans.together(connection, job.started_s or job.submitted_s, job.finished_s or now_s)
-            index = report.fairness(tenants.all(connection), during)
+            usage = ledger.hours_of_job(connection, job.id)
+            during = usage_spans.totals_by_tenant(connection, job.started_s or job.submitted_s, job.finished_s or now_s)
+            index = report.fairness(tenants.all_tenants(connection), during)
             core_s = sum(line.device_s * _cores(line.node, nodes) for line in usage)
             planned = [each for each in generations.of_job(connection, job.id) if each.running_s is not None]
             return ResultView(
@@ -113,7 +113,7 @@ class QueryVerbs(Verbs):
                 metrics=dict(job.result.get("metrics", {})),
                 artifacts=self._artifacts(job),
                 figures=report.job_figures(job, usage, index, core_s, now_s),
-                spec=jobs.spec(connection, job.id),
+                spec=jobs.stored_spec(connection, job.id),
                 message=job.message or (self._removed(connection, job, "output")),
                 plan=plan_view(planned[-1] if planned else None),
             )
@@ -126,12 +126,12 @@ class QueryVerbs(Verbs):
 
     def _removed(self, connection: Connection, job: Job, part: str) -> str | None:
         """What there is to say if this part was there when the job ended, and is not any more."""
-        gone = self._lacks(job, part) and retained_outputs.left(connection, job.id, part)
+        gone = self._lacks(job, part) and retained_outputs.job_left(connection, job.id, part)
         return removed(job, _TOLD_AS[part]).message if gone else None
 
     async def _refuse_removed(self, job: Job, part: str) -> None:
         if self._lacks(job, part) and await self._read(
-            lambda connection: retained_outputs.left(connection, job.id, part)
+            lambda connection: retained_outputs.job_left(connection, job.id, part)
         ):
             raise removed(job, _TOLD_AS[part])
 
@@ -184,7 +184,7 @@ class QueryVerbs(Verbs):
         return ends
 
     async def _over(self, wanted: Collection[str]) -> set[str]:
-        return await self._read(lambda connection: jobs.over(connection, wanted))
+        return await self._read(lambda connection: jobs.ended_or_missing(connection, wanted))
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]:
         """Events after the given one, oldest first; negative: that many of the newest that the asking one may see."""

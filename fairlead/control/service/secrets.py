@@ -30,7 +30,7 @@ class SecretVerbs(Verbs):
 
         def work(connection: Connection) -> Secret:
             _known(connection, owner)
-            held = secrets.of_tenant(connection, owner)
+            held = secrets.list_secrets(connection, owner)
             if len(held) >= MOST_SECRETS and name not in {each.name for each in held}:
                 raise Refused(f"a tenant has at most {MOST_SECRETS} secrets", field="name", value=name,
                               fix="remove one that no job needs: fairlead secret list")  # fmt: skip
@@ -48,7 +48,7 @@ class SecretVerbs(Verbs):
 
         def work(connection: Connection) -> list[SecretView]:
             _known(connection, owner)
-            return [_view(secret) for secret in secrets.of_tenant(connection, owner)]
+            return [_view(secret) for secret in secrets.list_secrets(connection, owner)]
 
         return await self._read(work)
 

@@ -27,7 +27,17 @@ from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.sla_admission import FEW, PAUSE, expectations, refusal, sla_of
-from fairlead.control.store import bundles, events, generations, jobs, known_models, lineage, secrets, tenants
+from fairlead.control.store import (
+    bundles,
+    events,
+    generations,
+    job_counts,
+    jobs,
+    known_models,
+    lineage,
+    secrets,
+    tenants,
+)
 from fairlead.control.tenant_tree import beyond
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, Unavailable
 from fairlead.planning.plan_choice import MODEL_PARALLEL, why_unsupported
@@ -74,7 +84,7 @@ class SubmissionVerbs(Verbs):
             if created:
                 if again is not None:
                     lineage.begin(connection, stored.id, tenant_name, again, now_s)
-                lineage.reads(connection, stored.id, tenant_name, [_version(each) for each in data])
+                lineage.record_inputs(connection, stored.id, tenant_name, [_version(each) for each in data])
                 _need_time(spec, now_s)  # not before: who asks again with the same key gets what it had
                 need_room(connection, tenant)
                 afford(connection, tenant, now_s)
@@ -134,7 +144,7 @@ class SubmissionVerbs(Verbs):
         """Refuse at once what can never run here."""
         nodes = list(self._core.controller.nodes.values())
         seen = job_state(job, (), {}, cooling=False)
-        problem = can_never_run(seen, nodes, tenant.quota) or beyond(seen, tenants.path(connection, tenant), nodes)
+        problem = can_never_run(seen, nodes, tenant.quota) or beyond(seen, tenants.ancestry(connection, tenant), nodes)
         if problem is not None:
             raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
         known = known_models.get(connection, job.tenant, model_key(job)) if spec.plan in MODEL_PARALLEL else None
@@ -145,7 +155,7 @@ class SubmissionVerbs(Verbs):
         ):
             raise InvalidSpec(f"{spec.plan} cannot run this model: {why}", field="plan", value=spec.plan,
                               fix="leave plan out: the fastest that can run is chosen")  # fmt: skip
-        if spec.code is not None and not bundles.has(connection, job.tenant, spec.code):
+        if spec.code is not None and not bundles.exists_for(connection, job.tenant, spec.code):
             raise NotFound(f"{spec.code[:19]}...: no such code bundle", field="code", value=spec.code,
                            fix="upload it first: PUT /api/v1/bundles/{digest}")  # fmt: skip
         if spec.run is not None and spec.code is None:
@@ -173,7 +183,7 @@ class SubmissionVerbs(Verbs):
         await self._need_environment(spec)
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         nodes = list(controller.nodes.values())
-        above = await self._read(lambda connection: tenants.path(connection, tenant))
+        above = await self._read(lambda connection: tenants.ancestry(connection, tenant))
         problem = can_never_run(job, nodes, tenant.quota) or beyond(job, above, nodes)
         if problem is not None:
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
@@ -214,8 +224,8 @@ class SubmissionVerbs(Verbs):
             events.append(connection, time_s=now_s, kind="job-cancelled", text=f"{job.id} was cancelled by {who.id}",
                           tenant=job.tenant, job=job.id)  # fmt: skip
             self._audit(connection, who, "job.cancel", job.id, tenant=job.tenant)
-            live = generations.current(connection, {job.id}).get(job.id, [])
-            return job_view(job, jobs.labels(connection, [job.id]).get(job.id, {}), live, None, now_s, scope(who))
+            live = generations.live_by_job(connection, {job.id}).get(job.id, [])
+            return job_view(job, jobs.labels_of(connection, [job.id]).get(job.id, {}), live, None, now_s, scope(who))
 
         view = await self._write(work)
         failpoint("stop-stored")
@@ -276,20 +286,20 @@ def jobs_allowed(tenant: Tenant) -> int:
 
 def room_left(connection: Connection, tenant: Tenant) -> int:
     """How many more jobs of the tenant may run or wait; less than none when an admin has lowered the bound."""
-    return jobs_allowed(tenant) - jobs.unfinished(connection, tenant.name)
+    return jobs_allowed(tenant) - job_counts.count_unfinished(connection, tenant.name)
 
 
 def need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
     """Refuse what is one job too many: every round looks at all, and all tenants wait for it."""
     allowed = jobs_allowed(tenant)
-    if jobs.unfinished(connection, tenant.name) + more > allowed:
+    if job_counts.count_unfinished(connection, tenant.name) + more > allowed:
         raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"
         raise Refused(f"tenant {tenant.name} has {allowed} jobs that run or wait, and more are not allowed",
                       fix=f"wait for some to end, cancel some, or let an admin allow more: {raised}")  # fmt: skip
 
 
 def need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
-    missing = secrets.unknown(connection, tenant.name, spec.secrets)
+    missing = secrets.missing_names(connection, tenant.name, spec.secrets)
     if missing:
         raise InvalidSpec(f"{missing[0]} is no secret of {tenant.name}", field="secrets", value=missing[0],
                           fix=f"set it first: fairlead secret set {missing[0]}")  # fmt: skip

@@ -16,7 +16,7 @@ from fairlead.control.identity.access import may_grant, owner_of, require, scope
 from fairlead.control.job_views import person_view, tenant_view, token_view
 from fairlead.control.records import Role, Tenant, Token
 from fairlead.control.service.core import Verbs
-from fairlead.control.store import events, jobs, ledger, tenants, tokens
+from fairlead.control.store import events, job_counts, jobs, ledger, tenants, tokens
 from fairlead.control.store.usage_breakdown import token_labels
 from fairlead.control.tenant_tree import check, standings
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Refused, Unauthenticated
@@ -65,7 +65,7 @@ class TenantVerbs(Verbs):
     async def _note_use(self, token_id: str, now_s: float) -> None:
         """Beside the request, which need not wait for the disk; one that is lost is made up for a minute later."""
         try:
-            await self._write(lambda connection: tokens.used(connection, token_id, now_s))
+            await self._write(lambda connection: tokens.record_use(connection, token_id, now_s))
         except FairleadError as error:
             log.info("the use of a token was not noted", token=token_id, error=str(error))
 
@@ -97,7 +97,7 @@ class TenantVerbs(Verbs):
     def _refuse_strangers(self, connection: Connection, name: str) -> None:
         """A second tenant is a stranger to the first: only where they are kept apart, or at the operator's word."""
         means = self._core.controller.backend.capabilities
-        others = [tenant.name for tenant in tenants.all(connection) if tenant.name != name]
+        others = [tenant.name for tenant in tenants.all_tenants(connection) if tenant.name != name]
         if others and means.isolation != "sandbox" and not means.isolation_chosen:
             raise Conflict(
                 f"a second tenant beside {others[0]} needs a sandbox, and the isolation here is {means.isolation}",
@@ -106,7 +106,7 @@ class TenantVerbs(Verbs):
             )  # fmt: skip
 
     def _fits_in(self, connection: Connection, tenant: Tenant) -> None:
-        check(tenant, tenants.all(connection), list(self._core.controller.nodes.values()))
+        check(tenant, tenants.all_tenants(connection), list(self._core.controller.nodes.values()))
 
     async def tenants(self, who: Token) -> list[TenantView]:
         """Tenants with their entitlement, what they hold and what they used.
@@ -122,7 +122,7 @@ class TenantVerbs(Verbs):
         }
 
         def work(connection: Connection) -> list[TenantView]:
-            counts, used = jobs.counts(connection), ledger.totals(connection, 0.0, now_s)
+            counts, used = job_counts.counts_by_tenant(connection), ledger.totals(connection, 0.0, now_s)
             held: Counter[str] = Counter()
             hands: Counter[tuple[str, str]] = Counter()
             for job, number in living.items():
@@ -130,7 +130,7 @@ class TenantVerbs(Verbs):
                 if found is not None:
                     held[found.tenant] += number
                     hands[found.tenant, found.submitted_by] += number
-            known, people = tenants.all(connection), jobs.people(connection)
+            known, people = tenants.all_tenants(connection), job_counts.counts_by_submitter(connection)
             labels = token_labels(connection, {person for _, person in people}, scope(who)) if people else {}
             spending = spendings(connection, known, now_s)
             barred = used_up_by(known, spending).keys()
@@ -173,7 +173,7 @@ class TenantVerbs(Verbs):
             if "policy" in changes:  # of the policy, too, what is not named stays
                 kept = {**tenant.policy.get("retention", {}), **changes["policy"].get("retention", {})}
                 changed["policy"] = {**tenant.policy, **changes["policy"]} | ({"retention": kept} if kept else {})
-            tenant = tenants.update(connection, name, **tenants.columns(parse_tenant(changed)))
+            tenant = tenants.update(connection, name, **tenants.spec_columns(parse_tenant(changed)))
             if changes.keys() & {"parent", "guarantee"}:
                 self._fits_in(connection, tenant)
             self._audit(connection, who, "tenant.update", name, tenant=name, **changes)
@@ -212,7 +212,7 @@ class TenantVerbs(Verbs):
 
     async def tokens(self, who: Token) -> list[TokenView]:
         require(who, Role.TENANT_ADMIN, "list tokens")
-        found = await self._read(lambda connection: tokens.of_tenant(connection, scope(who)))
+        found = await self._read(lambda connection: tokens.list_tokens(connection, scope(who)))
         return [token_view(token) for token in found]
 
     async def revoke_token(self, who: Token, id: str) -> TokenView:

@@ -74,10 +74,10 @@ class ReasonVerbs(Verbs):
             waits = job.phase is JobPhase.QUEUED
             hold = outlook.holds.get(job.id) if waits else None
             first = () if hold is None else hold.ahead
-            known = jobs.several(connection, first)
+            known = jobs.get_many(connection, first)
             return Found(
                 job=job,
-                labels=jobs.labels(connection, [job.id]).get(job.id, {}),
+                labels=jobs.labels_of(connection, [job.id]).get(job.id, {}),
                 every=generations.of_job(connection, job.id),
                 stopped=events.last(connection, job.id, "job-preempted") if waits and job.preemptions else None,
                 owners={name: known[name].tenant for name in first if name in known},

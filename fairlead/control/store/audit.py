@@ -1,4 +1,4 @@
-"""Who did what to whom: an append-only log."""
+"""The append-only audit log: who did what to whom."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _APPEND = insert(audit)
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries; what is not said is not asked for. An action may be a beginning: ``token.`` for all of them."""
+    """Which entries to return; None: any. ``action`` may be a prefix, such as ``token.``."""
 
     tenant: str | None = None
     actor: str | None = None
@@ -49,13 +49,13 @@ def append(
 
 
 def after(conn: Connection, entry_id: int, limit: int, wanted: AuditFilter = ALL) -> list[AuditEntry]:
-    """The next entries after this one, oldest first."""
+    """The next entries after this id, oldest first."""
     query = select(audit).where(audit.c.id > entry_id, *wanted.conditions()).order_by(audit.c.id).limit(limit)
     return [AuditEntry(*row) for row in conn.execute(query)]
 
 
 def before_newest(conn: Connection, count: int, wanted: AuditFilter = ALL) -> int:
-    """The id after which exactly the newest so many of the wanted entries come."""
+    """The id after which exactly the newest ``count`` matching entries come."""
     newest = select(audit.c.id).where(*wanted.conditions()).order_by(audit.c.id.desc()).limit(count).subquery()
     first = conn.execute(select(func.min(newest.c.id))).scalar()
     return 0 if first is None else int(first) - 1

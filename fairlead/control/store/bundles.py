@@ -1,4 +1,4 @@
-"""Which code bundles are here, per tenant: knowing a digest opens nobody else's code."""
+"""Records which tenant uploaded which code bundle. A digest alone gives no access to another tenant's code."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fairlead.control.store.schema import bundles
 
 
 def add(conn: Connection, tenant: str, digest: str, size_bytes: int, now_s: float) -> None:
-    """Note that the bundle is here; again is no change."""
+    """Record an uploaded bundle; repeating it changes nothing."""
     statement = insert_into(conn.dialect.name, bundles).on_conflict_do_nothing()
     conn.execute(statement, {"tenant": tenant, "digest": digest, "size_bytes": size_bytes, "created_s": now_s})
 
 
-def has(conn: Connection, tenant: str, digest: str) -> bool:
+def exists_for(conn: Connection, tenant: str, digest: str) -> bool:
     this = exists().where(bundles.c.tenant == tenant, bundles.c.digest == digest)
     return bool(conn.execute(select(this)).scalar())
 
 
 def held_bytes(conn: Connection, tenant: str, *, besides: str) -> int:
-    """What all bundles of the tenant take together, one of them aside."""
+    """Total size of the tenant's bundles without ``besides``."""
     others = (bundles.c.tenant == tenant, bundles.c.digest != besides)
     return int(conn.execute(select(func.coalesce(func.sum(bundles.c.size_bytes), 0)).where(*others)).scalar_one())

@@ -1,4 +1,4 @@
-"""Many jobs cancelled in one transaction: what waits has ended, and what runs is on its way out."""
+"""Cancels many jobs in one transaction: waiting jobs end, running jobs are told to stop."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
 
 from fairlead.control.records import ENDED, JobPhase
-from fairlead.control.store.jobs import note_ends
+from fairlead.control.store.jobs import count_ends
 from fairlead.control.store.row_mapping import column_values
 from fairlead.control.store.schema import events, jobs, submissions
 
 T = TypeVar("T")
 
-MOST = 20_000  # jobs of one transaction, for which everybody else waits
-_ONE_STATEMENT = 500  # ids; well below the limits of both databases
+MAX_JOBS = 20_000  # jobs per transaction; all other writes wait for it
+_MAX_PARAMETERS = 500  # ids; well below the limits of both databases
 _ACTIVE = tuple(phase for phase in JobPhase if phase not in ENDED)
 
 
 @dataclass(frozen=True, slots=True)
 class CancelFilter:
-    """Which jobs are meant: those that have not ended and fit all that is said here."""
+    """Which unfinished jobs to cancel; all given conditions must hold."""
 
     tenant: str | None = None
     phases: Sequence[JobPhase] = _ACTIVE
-    name: str | None = None  # with * for any letters
+    name: str | None = None  # * matches any characters
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedJob:
-    """A job that is meant."""
+    """A job that matches the filter."""
 
     id: str
     tenant: str
@@ -40,10 +40,10 @@ class MatchedJob:
     submitted_s: float
 
 
-def find(conn: Connection, meant: CancelFilter, limit: int = MOST) -> tuple[list[MatchedJob], bool]:
-    """The oldest so many of the jobs that are meant and not being cancelled already, and whether there are more."""
+def find(conn: Connection, meant: CancelFilter, limit: int = MAX_JOBS) -> tuple[list[MatchedJob], bool]:
+    """The oldest matching jobs that are not being cancelled already, and whether there are more."""
     phases = [phase.value for phase in meant.phases if phase in _ACTIVE]
-    ending = [phase.value for phase in ENDED]  # what is told to stop only to wait again can still be cancelled
+    ending = [phase.value for phase in ENDED]  # a job that stops only to wait again can still be cancelled
     where: list[ColumnElement[bool]] = [
         jobs.c.phase.in_(phases),
         or_(jobs.c.phase != JobPhase.STOPPING.value, jobs.c.then.is_(None), jobs.c.then.not_in(ending)),
@@ -63,7 +63,7 @@ def find(conn: Connection, meant: CancelFilter, limit: int = MOST) -> tuple[list
 
 
 def cancel(conn: Connection, found: Collection[MatchedJob], by: str, now_s: float) -> None:
-    """End those that wait, tell the others to stop, and note an event for each."""
+    """End waiting jobs, tell the others to stop, and write an event for each."""
     waits = [job for job in found if job.phase is JobPhase.QUEUED]
     waiting = [job.id for job in waits]
     moving = [job.id for job in found if job.phase is not JobPhase.QUEUED]
@@ -73,7 +73,7 @@ def cancel(conn: Connection, found: Collection[MatchedJob], by: str, now_s: floa
     for ids, changes in ((waiting, ended), (moving, stopping)):
         for few in _pieces(ids):
             conn.execute(update(jobs).where(jobs.c.id.in_(few)).values(column_values(changes)))
-    note_ends(conn, JobPhase.CANCELLED, [(job.tenant, job.submitted_s) for job in waits], now_s)
+    count_ends(conn, JobPhase.CANCELLED, [(job.tenant, job.submitted_s) for job in waits], now_s)
     for some in _pieces(list(found)):
         conn.execute(insert(events), [_event(job, by, now_s) for job in some])
 
@@ -86,9 +86,9 @@ def _event(job: MatchedJob, by: str, now_s: float) -> dict[str, Any]:
 
 
 def _pattern(name: str) -> str:
-    """A name with * as LIKE has it; names hold no capitals, so that it does not matter how a database takes them."""
+    """A name with * as a LIKE pattern. Names have no capitals, so case sensitivity of the database does not matter."""
     return "".join({"*": "%", "%": "\\%", "_": "\\_", "\\": "\\\\"}.get(letter, letter) for letter in name)
 
 
 def _pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[start : start + _ONE_STATEMENT] for start in range(0, len(items), _ONE_STATEMENT))
+    return (items[start : start + _MAX_PARAMETERS] for start in range(0, len(items), _MAX_PARAMETERS))

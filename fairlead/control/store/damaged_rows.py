@@ -1,4 +1,4 @@
-"""Rows that cannot be read, as a crash, a restore or a hand may leave them: mended as they are read, and told."""
+"""Detects damaged database rows, replaces unreadable columns with defaults and reports each row once."""
 
 from __future__ import annotations
 
@@ -11,83 +11,83 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-MOST = 1000
-"""Damaged rows that are remembered as told."""
+MAX_REPORTED = 1000
+"""Damaged rows that are remembered as reported."""
 
-MOST_SHAPES = 10_000
-"""Combinations of types of a whole row that are known to be good."""
+MAX_SHAPES = 10_000
+"""Valid combinations of a row's column types that are cached."""
 
 
 class Unreadable:
-    """Stands for text in a column of JSON that is no JSON."""
+    """Stands for text in a JSON column that is not JSON."""
 
 
 UNREADABLE: Final = Unreadable()
 
 _lock = threading.Lock()
-_known: set[tuple[str, str, str]] = set()
-_untold: list[str] = []
+_reported: set[tuple[str, str, str]] = set()
+_unreported: list[str] = []
 
 
-def decoded(text: str | bytes) -> Any:
-    """A value of a JSON column; one that cannot be read is no reason not to read the row, and all rows after it."""
+def decode_json(text: str | bytes) -> Any:
+    """A value of a JSON column. Text that is not JSON becomes ``UNREADABLE``: one bad row must not hide the others."""
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
         return UNREADABLE
 
 
-def note(table: str, key: str, what: str) -> None:
-    """This row is damaged; it is told once."""
+def report_damage(table: str, key: str, what: str) -> None:
+    """Queue a message about a damaged row; the same message is queued once only."""
     with _lock:
-        if len(_known) < MOST and (table, key, what) not in _known:
-            _known.add((table, key, what))
-            _untold.append(f"the row {key} of the table {table} is damaged: {what}")
+        if len(_reported) < MAX_REPORTED and (table, key, what) not in _reported:
+            _reported.add((table, key, what))
+            _unreported.append(f"the row {key} of the table {table} is damaged: {what}")
 
 
-def untold() -> list[str]:
-    """What was noted since this was asked for last."""
-    if not _untold:
+def take_unreported() -> list[str]:
+    """The messages queued since the last call."""
+    if not _unreported:
         return []
     with _lock:
-        found = list(_untold)
-        _untold.clear()
+        found = list(_unreported)
+        _unreported.clear()
         return found
 
 
-def forget() -> None:
-    """All damage is told anew from here on."""
+def reset_reports() -> None:
+    """Report all damage again from here on."""
     with _lock:
-        _known.clear()
-        _untold.clear()
+        _reported.clear()
+        _unreported.clear()
 
 
-class Shape:
-    """The types that a row of one record must have, so that one look tells a sound one."""
+class RowShape:
+    """The column types that rows of one record must have, checked by one set lookup per row."""
 
-    def __init__(self, record: type, table: str, **instead: Any) -> None:
-        """``instead`` stands for columns that cannot be read, where the record has no better default."""
+    def __init__(self, record: type, table: str, **defaults: Any) -> None:
+        """``defaults`` replace unreadable columns where the record has no better default."""
         hints = get_type_hints(record)
         self._table = table
         self._names = [field.name for field in fields(record)]
         self._types = [_types(hints[name]) for name in self._names]
-        self._instead = [instead.get(each.name, _default(each, hints[each.name])) for each in fields(record)]
+        self._defaults = [defaults.get(each.name, _default(each, hints[each.name])) for each in fields(record)]
         self._good: set[tuple[type, ...]] = set()
 
-    def mend(self, key: str, values: list[Any]) -> list[str]:
-        """Put a default in the place of each column that is of no good type; returns their names, and notes them."""
+    def repair(self, key: str, values: list[Any]) -> list[str]:
+        """Replace each column of a wrong type by its default, report the row, and return the names of those columns."""
         types = tuple(map(type, values))
         if types in self._good:
             return []
         bad = [place for place, each in enumerate(types) if each not in self._types[place]]
         if not bad:
-            if len(self._good) < MOST_SHAPES:
+            if len(self._good) < MAX_SHAPES:
                 self._good.add(types)
             return []
         for place in bad:
-            values[place] = self._instead[place]() if callable(self._instead[place]) else self._instead[place]
+            values[place] = self._defaults[place]() if callable(self._defaults[place]) else self._defaults[place]
         names = [self._names[place] for place in bad]
-        note(self._table, key, f"{', '.join(names)} cannot be read")
+        report_damage(self._table, key, f"{', '.join(names)} cannot be read")
         return names
 
 

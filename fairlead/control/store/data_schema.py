@@ -1,4 +1,4 @@
-"""The tables of data sets and of lineage: versions that exist, and which job read and made what."""
+"""The tables of data sets and lineage: which versions exist, and which job read and wrote which."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sqlalchemy import (
 
 from fairlead.control.store.schema import Key, metadata
 
-# A column for each field of records.DataSet; a test holds them together.
+# One column per field of records.DataSet; a test keeps them in step.
 datasets = Table(
     "datasets",
     metadata,
     Column("tenant", Key, ForeignKey("tenants.name"), nullable=False),
     Column("name", Key, nullable=False),
     Column("version", Key, nullable=False),  # the hash of its content
-    Column("number", Integer, nullable=False),  # 1, 2, 3, ...: in the order in which they came
+    Column("number", Integer, nullable=False),  # 1, 2, 3, ... in order of creation
     Column("parent", Key),  # the version that it appends to
     Column("rows", BigInteger, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
@@ -43,12 +43,12 @@ lineage = Table(
     metadata,
     Column("job", Key, primary_key=True),
     Column("tenant", Key, nullable=False),
-    Column("record", JSON, nullable=False),  # what its workers said when they had finished; empty: not yet
-    Column("again", JSON(none_as_null=True)),  # of a rerun: what it repeats; NULL: it repeats nothing
+    Column("record", JSON, nullable=False),  # its workers' final report; empty: not there yet
+    Column("again", JSON(none_as_null=True)),  # the job that a rerun repeats; NULL: not a rerun
     Column("created_s", Double, nullable=False),
 )
 
-# Which versions a job read, so that one can ask it the other way round.
+# Which versions a job read; also answers which jobs read a version.
 lineage_inputs = Table(
     "lineage_inputs",
     metadata,

@@ -1,4 +1,4 @@
-"""Data sets of tenants: versions that are added and dropped, and never changed."""
+"""Stores versions of tenants' data sets. A version is added and dropped, and never changes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from sqlalchemy import Connection, delete, func, select
 
 from fairlead.control.records import DataSet
 from fairlead.control.store.data_schema import datasets
-from fairlead.control.store.row_mapping import fields, insert_into
+from fairlead.control.store.row_mapping import insert_into, row_of
 from fairlead.errors import NotFound
 
 _ROW = [datasets.c[name] for name in DataSet.__slots__]
 
 
 def add(conn: Connection, made: DataSet) -> DataSet:
-    """Keep this version under the next number; of content that is known already, only where it lies may be new."""
+    """Store this version under the next number. Content that is stored already keeps its number and may only move."""
     own = (datasets.c.tenant == made.tenant) & (datasets.c.name == made.name)
     newest = conn.execute(select(func.max(datasets.c.number)).where(own)).scalar()
     numbered = replace(made, number=int(newest or 0) + 1)
-    row = fields(numbered)
+    row = row_of(numbered)
     again = {name: row[name] for name in ("manifest", "fitted", "size_bytes")}
     statement = insert_into(conn.dialect.name, datasets)
     conn.execute(statement.on_conflict_do_update(index_elements=["tenant", "name", "version"], set_=again), row)
@@ -28,7 +28,7 @@ def add(conn: Connection, made: DataSet) -> DataSet:
 
 
 def find(conn: Connection, tenant: str, name: str, version: str | None = None) -> DataSet:
-    """The version that begins so, or the newest; raises NotFound if there is none, or more than one."""
+    """The version with this beginning, or the newest. Raises NotFound if there is none or several."""
     found = versions(conn, tenant, name)
     fitting = found if version is None else [each for each in found if each.version.startswith(version)]
     if not found:
@@ -48,8 +48,8 @@ def versions(conn: Connection, tenant: str, name: str) -> list[DataSet]:
     return [DataSet(*row) for row in conn.execute(query)]
 
 
-def newest(conn: Connection, tenant: str | None, before_s: float | None = None) -> list[DataSet]:
-    """The newest version of each data set (of all tenants, if none is named), as it was at that moment."""
+def newest_versions(conn: Connection, tenant: str | None, before_s: float | None = None) -> list[DataSet]:
+    """The newest version of each data set of one tenant (None: of all), optionally as of a time."""
     query = select(*_ROW).order_by(datasets.c.tenant, datasets.c.name, datasets.c.number)
     if tenant is not None:
         query = query.where(datasets.c.tenant == tenant)
@@ -58,16 +58,16 @@ def newest(conn: Connection, tenant: str | None, before_s: float | None = None) 
     return list({(row.tenant, row.name): DataSet(*row) for row in conn.execute(query)}.values())
 
 
-def sizes(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[str, str], int]:
-    """Bytes of all versions of these data sets, by name and version."""
+def sizes_by_version(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[str, str], int]:
+    """Size in bytes of all versions of these data sets, by name and version."""
     query = select(datasets.c.name, datasets.c.version, datasets.c.size_bytes).where(
         datasets.c.tenant == tenant, datasets.c.name.in_(list(names))
     )
     return {(name, version): int(size) for name, version, size in conn.execute(query)}
 
 
-def labels(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[str, str], list[str]]:
-    """Of all versions of these data sets, by name and version: under which labels nodes hold their blocks."""
+def labels_by_version(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[str, str], list[str]]:
+    """By name and version: the labels under which nodes hold the blocks of these data sets."""
     query = select(datasets.c.name, datasets.c.version, datasets.c.manifest["labels"]).where(
         datasets.c.tenant == tenant, datasets.c.name.in_(list(names))
     ).order_by(datasets.c.number)  # fmt: skip
@@ -75,10 +75,10 @@ def labels(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[
 
 
 def drop(conn: Connection, tenant: str, name: str, version: str | None) -> list[DataSet]:
-    """Forget one version, or all of them; returns what was forgotten."""
+    """Delete one version, or all of them; returns the deleted versions."""
     gone = versions(conn, tenant, name) if version is None else [find(conn, tenant, name, version)]
     if not gone:
-        find(conn, tenant, name)  # says that there is none
+        find(conn, tenant, name)  # raises NotFound
     own = (datasets.c.tenant == tenant) & (datasets.c.name == name)
     conn.execute(delete(datasets).where(own, datasets.c.version.in_([each.version for each in gone])))
     return gone

@@ -1,4 +1,4 @@
-"""The store's door: consistent reads, grouped durable writes fenced by the leader's epoch, and the lease itself."""
+"""Opens the database, runs consistent reads and grouped durable writes, and holds the leader's lease."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fairlead.control.observability import live_metrics, metric_families
 from fairlead.control.store import lease, vacuum
-from fairlead.control.store.connections import READERS, Engines, busy, connect, shown
+from fairlead.control.store.connections import READERS, Engines, connect, is_lock_timeout, store_error
 from fairlead.control.store.migrate import migrate
 from fairlead.control.store.reserve import RESERVE_BYTES, Reserve
 from fairlead.control.store.writer import QueuedWrite, Writer
@@ -25,32 +25,32 @@ Clock = Callable[[], float]
 
 
 class Store:
-    """One open database. Reads run side by side; writes one after the other, many to a commit."""
+    """One open database. Reads run in parallel; one thread writes, and groups many writes into one commit."""
 
     def __init__(self, engines: Engines, clock: Clock, writer: Writer | None = None) -> None:
-        """``writer``: another one than the usual thread, for simulations."""
+        """``writer`` replaces the writer thread in simulations."""
         self._engines = engines
         self._clock = clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._writer = writer or Writer(engines.writer)
         self._ttl_s = 3.0
-        self.epoch: int | None = None  # in which this process leads, as far as it knows
-        self.trouble: str | None = None  # why the database does not answer, as the last attempt found it
+        self.epoch: int | None = None  # None: this process does not lead
+        self.unavailable_reason: str | None = None  # why the last access failed; None: it worked
 
     @classmethod
     def open(cls, url: str, *, clock: Clock = time.time) -> Store:
-        """Connect and bring the schema up to date. ``sqlite:///path`` or ``postgresql://user@host/database``."""
+        """Connect and migrate the schema. ``sqlite:///path`` or ``postgresql://user@host/database``."""
         engines = connect(url)
         try:
             migrate(engines)
-            vacuum.convert(engines)
+            vacuum.enable_incremental(engines)
         except BaseException:
             engines.dispose()
             raise
         return cls(engines, clock)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """What the work finds in one consistent snapshot of the store; it cannot write."""
+        """Run a read-only closure in one consistent snapshot and return its result."""
         began_s = time.perf_counter()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
@@ -62,82 +62,87 @@ class Store:
             with self._engines.reader.connect() as conn:
                 found = work(conn)
         except DBAPIError as error:
-            told = shown(error)
-            if not isinstance(told, Unavailable):
+            failure = store_error(error)
+            if not isinstance(failure, Unavailable):
                 raise
-            self.trouble = str(told)
-            raise told from error
-        self.trouble = None
+            self.unavailable_reason = str(failure)
+            raise failure from error
+        self.unavailable_reason = None
         return found
 
     async def write(self, work: Callable[[Connection], T], *, unfenced: bool = False) -> T:
-        """What the work returns, once it is on disk. What it raises undoes only itself.
+        """Run a closure in a write transaction; returns its result once it is on disk.
+
+        An exception undoes only this closure.
 
         Raises :class:`LostLeadership`, with nothing written, unless this process leads; ``unfenced`` work needs no
-        leader (first set-up, administration offline). A caller that is cancelled does not undo its work.
+        leader (first set-up, offline administration). Cancelling the caller does not undo its work.
         """
-        epoch = None if unfenced else self._leading()
+        epoch = None if unfenced else self._require_epoch()
         try:
             return cast(T, await self._writer.put(QueuedWrite(work, epoch)))
         except LostLeadership:
-            self._lost(epoch)
+            self._clear_epoch(epoch)
             raise
 
-    async def lead(
-        self, holder: str, ttl_s: float = 3.0, *, gone: Callable[[str], bool] = lambda holder: False,
+    async def acquire_lease(
+        self, holder: str, ttl_s: float = 3.0, *, is_dead: Callable[[str], bool] = lambda holder: False,
         fence: Callable[[str], None] = lambda holder: None,
     ) -> int | None:  # fmt: skip
-        """The epoch in which this process leads, taken now or held already; None while another one leads.
+        """Take or keep the lease; returns the epoch in which this process leads, or None while another process leads.
 
-        A lease whose holder is known to be ``gone`` need not run out first. ``fence`` is called with a holder whose
-        lease has run out while somebody holds the store's lock, so that it may take the lock from one that hangs.
+        A lease is taken over before it expires when ``is_dead(holder)``. When the lease has expired but somebody still
+        holds the database lock, ``fence(holder)`` is called: it may take the lock from a holder that hangs.
         """
         mine = self.epoch
         self._ttl_s = ttl_s
         take = QueuedWrite(
-            lambda conn: lease.take(conn, mine, holder, self._clock(), ttl_s, gone), None, alone=True, done=self._leads
+            lambda conn: lease.acquire(conn, mine, holder, self._clock(), ttl_s, is_dead),
+            None,
+            alone=True,
+            on_commit=self._set_epoch,
         )
         try:
             return cast(int | None, await self._writer.put(take, first=True))
         except Unavailable as error:
-            if not busy(error.__cause__):
+            if not is_lock_timeout(error.__cause__):
                 raise
-        # A leader that was stopped while it wrote: it leads until its locks are gone.
-        overdue = await self.read(lambda conn: lease.overdue(conn, self._clock()))
+        # A leader that was stopped in the midst of a write leads until its locks are released.
+        overdue = await self.read(lambda conn: lease.expired_holder(conn, self._clock()))
         if overdue is not None:
             fence(overdue)
         return None
 
-    async def renew(self) -> None:
-        """Lead for another while, or :class:`LostLeadership` if somebody else took over."""
-        mine = self._leading()
-        extend = QueuedWrite(lambda conn: lease.extend(conn, mine, self._clock(), self._ttl_s), None, alone=True)
+    async def renew_lease(self) -> None:
+        """Extend the lease. Raises :class:`LostLeadership` if another process took over."""
+        mine = self._require_epoch()
+        extend = QueuedWrite(lambda conn: lease.renew(conn, mine, self._clock(), self._ttl_s), None, alone=True)
         try:
             extended = await self._writer.put(extend, first=True)
         except Unavailable as error:
-            self.trouble = str(error)
+            self.unavailable_reason = str(error)
             raise
-        self.trouble = None
+        self.unavailable_reason = None
         if not extended:
-            self._lost(mine)
+            self._clear_epoch(mine)
             raise LostLeadership("another control plane leads now")
         live_metrics.level(metric_families.RENEWED, self._clock())
 
-    async def resign(self) -> None:
-        """Let the next one lead at once, after all that was written before."""
+    async def release_lease(self) -> None:
+        """Give up leadership after all queued writes, so that the next control plane can lead at once."""
         mine = self.epoch
         if mine is not None:
-            await self._writer.put(QueuedWrite(lambda conn: lease.give_up(conn, mine), None, alone=True))
-            self._lost(mine)
+            await self._writer.put(QueuedWrite(lambda conn: lease.release(conn, mine), None, alone=True))
+            self._clear_epoch(mine)
 
     def keep_reserve(self, size_bytes: int = RESERVE_BYTES) -> None:
-        """From now on keep room on the disk for the store; only a file in SQLite's format is ours to look after."""
+        """Reserve disk space for the store's emergencies from now on; does nothing for PostgreSQL."""
         url = self._engines.writer.url
         if url.get_backend_name() == "sqlite":
             self._writer.reserve = Reserve(Path(f"{url.database}-reserve"), size_bytes)
 
     async def close(self) -> None:
-        """Finish what is queued and let go of the database; the lease stays until it runs out or is resigned."""
+        """Finish queued writes and disconnect. The lease stays until it expires or is released."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._writer.close)
         if self._writer.reserve is not None:
@@ -146,18 +151,18 @@ class Store:
         self._engines.dispose()
 
     @property
-    def waiting(self) -> int:
-        """How many writes wait for the writer."""
-        return self._writer.waiting
+    def queued_writes(self) -> int:
+        """How many writes wait for the writer thread."""
+        return self._writer.queued_writes
 
-    def _leading(self) -> int:
+    def _require_epoch(self) -> int:
         if self.epoch is None:
             raise LostLeadership("this control plane does not lead", fix="wait until it does, and try again")
         return self.epoch
 
-    def _leads(self, epoch: int | None) -> None:
+    def _set_epoch(self, epoch: int | None) -> None:
         self.epoch = epoch
 
-    def _lost(self, epoch: int | None) -> None:
-        if self.epoch == epoch:  # it may have been taken anew meanwhile
+    def _clear_epoch(self, epoch: int | None) -> None:
+        if self.epoch == epoch:  # this process may hold a newer epoch by now
             self.epoch = None

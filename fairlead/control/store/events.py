@@ -1,4 +1,4 @@
-"""Events worth telling, in the order in which they were written."""
+"""The log of events, in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def append(
     conn: Connection, *, time_s: float, kind: str, text: str, tenant: str | None = None, job: str | None = None,
     node: str | None = None, facts: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
-    """The id of the new event; ids only grow, so a follower asks for what comes after the last it saw."""
+    """Append an event and return its id. Ids only grow, so a follower asks for events after the last id it saw."""
     row = {"time_s": time_s, "kind": kind, "text": text, "tenant": tenant, "job": job, "node": node}
     return int(conn.execute(_APPEND, column_values(row | {"facts": facts or {}})).scalar_one())
 
@@ -27,7 +27,7 @@ def append(
 def after(
     conn: Connection, event_id: int, limit: int, tenant: str | None = None, job: str | None = None
 ) -> list[LoggedEvent]:
-    """The next events after this one, oldest first; only a tenant's or a job's own if given."""
+    """The next events after this id, oldest first; only of one tenant or job if given."""
     if tenant is None and job is None:
         rows = conn.execute(_AFTER, {"after": event_id, "most": limit})
     else:
@@ -37,21 +37,21 @@ def after(
 
 
 def last(conn: Connection, job: str, kind: str) -> LoggedEvent | None:
-    """The newest event of this kind of a job."""
+    """The job's newest event of this kind."""
     query = select(events).where(events.c.job == job, events.c.kind == kind).order_by(events.c.id.desc()).limit(1)
     row = conn.execute(query).first()
     return None if row is None else LoggedEvent(*row)
 
 
 def budgets_used_up(conn: Connection, since_s: float) -> list[LoggedEvent]:
-    """All events since then that a budget was used up, oldest first."""
-    told = text("kind = 'budget-used-up'")  # to the letter, so that the index of such rows serves
-    query = select(events).where(told, events.c.time_s >= since_s).order_by(events.c.time_s, events.c.id)
+    """All events of used-up budgets since then, oldest first."""
+    used_up = text("kind = 'budget-used-up'")  # a literal, so that the partial index is used
+    query = select(events).where(used_up, events.c.time_s >= since_s).order_by(events.c.time_s, events.c.id)
     return [LoggedEvent(*row) for row in conn.execute(query)]
 
 
 def before_newest(conn: Connection, count: int, tenant: str | None = None, job: str | None = None) -> int:
-    """The id after which exactly the newest so many come, of a tenant's or a job's own if given."""
+    """The id after which exactly the newest ``count`` events come, of one tenant or job if given."""
     newest = select(events.c.id).where(*_of(tenant, job)).order_by(events.c.id.desc()).limit(count).subquery()
     first = conn.execute(select(func.min(newest.c.id))).scalar()
     return newest_id(conn) if first is None else int(first) - 1

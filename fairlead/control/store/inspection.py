@@ -1,4 +1,7 @@
-"""A look at a store from outside, which changes nothing: its schema, and who leads. For those who check on it."""
+"""Inspects a store from outside without changing it: schema version, leader, number of secrets.
+
+For ``fairlead doctor``.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +18,30 @@ from fairlead.errors import Unavailable
 
 @dataclass(frozen=True, slots=True)
 class StoreInspection:
-    """What was seen; ``known`` is the schema that this Fairlead works with."""
+    """The findings; ``supported`` is the schema version of this Fairlead."""
 
     schema: str
-    known: str
+    supported: str
     epoch: int
     holder: str | None
     expires_s: float
-    secrets: int = 0
+    secret_count: int = 0
 
 
-def glimpse(url: str) -> StoreInspection:
-    """What the store holds now; :class:`Unavailable` when it cannot be read."""
+def inspect_store(url: str) -> StoreInspection:
+    """Look into the store; raises :class:`Unavailable` when it cannot be read."""
     engines = connect(url)
     try:
         with engines.reader.connect() as connection:
             version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
             row = connection.execute(select(leadership.c.epoch, leadership.c.holder, leadership.c.expires_s)).first()
-            older = not inspect(connection).has_table(secrets.name)
-            kept = 0 if older else connection.execute(select(func.count()).select_from(secrets)).scalar_one()
+            predates_secrets = not inspect(connection).has_table(secrets.name)
+            secret_rows = select(func.count()).select_from(secrets)
+            count = 0 if predates_secrets else connection.execute(secret_rows).scalar_one()
     except SQLAlchemyError as error:
-        said = " ".join(str(error.__cause__ or error).split())[:200]  # the driver's words: SQLAlchemy's name the URL
-        raise Unavailable(f"cannot be read: {said}", fix="start the database, or restore a backup") from None
+        reason = " ".join(str(error.__cause__ or error).split())[:200]  # the driver's message: SQLAlchemy's has the URL
+        raise Unavailable(f"cannot be read: {reason}", fix="start the database, or restore a backup") from None
     finally:
         engines.dispose()
     epoch, holder, expires_s = (0, None, 0.0) if row is None else row
-    return StoreInspection(str(version), HEAD, int(epoch), holder, float(expires_s), kept)
+    return StoreInspection(str(version), HEAD, int(epoch), holder, float(expires_s), count)

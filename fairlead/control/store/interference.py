@@ -1,4 +1,4 @@
-"""What classes of jobs were seen to lose of their speed beside each other on one node."""
+"""Stores measured interference: how much speed a class of jobs loses beside another on one node."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from sqlalchemy import Connection, delete, func, select, tuple_
 from fairlead.control.store.row_mapping import insert_into
 from fairlead.control.store.schema import neighbours
 
-MOST = 10_000
-"""Pairs that are kept; those not seen for longest are forgotten first."""
+MAX_PAIRS = 10_000
+"""Pairs that are kept; the least recently measured are dropped first."""
 
 
 class PairSlowdown(NamedTuple):
-    """One class beside another: the part of its speed that it loses, and how often that was seen."""
+    """A class of jobs beside another: the part of its speed that it loses, and the number of measurements."""
 
     kind: str
     beside: str
     lost: float
     seen: int
 
-    def told(self) -> dict[str, str | float]:
-        """As it is shown."""
+    def as_json(self) -> dict[str, str | float]:
+        """As the API shows it."""
         return {"class": self.kind, "beside": self.beside, "slowdown": self.lost, "seen": self.seen}
 
 
-def all(conn: Connection) -> list[PairSlowdown]:
-    """Every pair, in order."""
+def all_pairs(conn: Connection) -> list[PairSlowdown]:
+    """Every pair, ordered by class."""
     columns = (neighbours.c.kind, neighbours.c.beside, neighbours.c.lost, neighbours.c.seen)
     return [
         PairSlowdown(*row) for row in conn.execute(select(*columns).order_by(neighbours.c.kind, neighbours.c.beside))
     ]
 
 
-def table(conn: Connection) -> dict[tuple[str, str], float]:
-    """The part of its speed that a class loses, by itself and whom it is beside."""
-    return {(known.kind, known.beside): known.lost for known in all(conn) if isinstance(known.lost, int | float)}
+def slowdowns(conn: Connection) -> dict[tuple[str, str], float]:
+    """The part of its speed that a class loses, by (class, neighbour's class)."""
+    return {(known.kind, known.beside): known.lost for known in all_pairs(conn) if isinstance(known.lost, int | float)}
 
 
-def note(conn: Connection, lost: Mapping[tuple[str, str], float], now_s: float) -> None:
-    """What these pairs are known to lose after one more look."""
+def record_slowdowns(conn: Connection, lost: Mapping[tuple[str, str], float], now_s: float) -> None:
+    """Store the updated estimates of these pairs and count one more measurement."""
     for (kind, beside), part in sorted(lost.items()):
         row = {"kind": kind, "beside": beside, "lost": part, "seen": 1, "changed_s": now_s}
         statement = insert_into(conn.dialect.name, neighbours).values(row)
@@ -53,8 +53,8 @@ def note(conn: Connection, lost: Mapping[tuple[str, str], float], now_s: float) 
 
 def _forget(conn: Connection) -> None:
     count = conn.execute(select(func.count()).select_from(neighbours)).scalar_one()
-    if count > MOST:
+    if count > MAX_PAIRS:
         pairs = (neighbours.c.kind, neighbours.c.beside)
-        oldest = select(*pairs).order_by(neighbours.c.changed_s, *pairs).limit(count - MOST)
+        oldest = select(*pairs).order_by(neighbours.c.changed_s, *pairs).limit(count - MAX_PAIRS)
         gone = [(kind, beside) for kind, beside in conn.execute(oldest)]
         conn.execute(delete(neighbours).where(tuple_(*pairs).in_(gone)))

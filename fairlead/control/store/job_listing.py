@@ -1,4 +1,4 @@
-"""Jobs as lists show them: of a result only the first metrics, and how many more there are."""
+"""Shortens job rows for listings: of a result only the first metrics, and the number of the others."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from fairlead.control.records import Job
 from fairlead.control.store.schema import jobs
 
-MOST_METRICS = 16
-MOST_CHARACTERS = 1000
-"""Of the names of those metrics together."""
+MAX_METRICS = 16
+MAX_NAME_CHARACTERS = 1000
+"""Total length of the names of those metrics."""
 
 COLUMNS = [jobs.c.result["metrics"] if name == "result" else jobs.c[name] for name in Job.__slots__]
-"""As a Job takes them, but for the metrics in place of a result, which may be long."""
+"""Job's fields in order, with only the metrics of the result, which may be long."""
 
 _RESULT = list(Job.__slots__).index("result")
 
 
-def brief(row: Iterable[Any]) -> list[Any]:
-    """The row of a job with a result that holds its first metrics, and how many were ``left_out``."""
+def brief_row(row: Iterable[Any]) -> list[Any]:
+    """The row of a job whose result holds its first metrics, and how many were ``left_out``."""
     values = list(row)
-    told: dict[str, Any] = values[_RESULT] or {}
-    first = islice(zip(told, accumulate(map(len, told)), strict=True), MOST_METRICS)
-    shown = {name: told[name] for name, end in first if end <= MOST_CHARACTERS}
-    left_out = {"left_out": len(told) - len(shown)} if len(told) > len(shown) else {}
-    values[_RESULT] = {"metrics": shown, **left_out} if told else {}
+    metrics: dict[str, Any] = values[_RESULT] or {}
+    first = islice(zip(metrics, accumulate(map(len, metrics)), strict=True), MAX_METRICS)
+    shown = {name: metrics[name] for name, end in first if end <= MAX_NAME_CHARACTERS}
+    left_out = {"left_out": len(metrics) - len(shown)} if len(metrics) > len(shown) else {}
+    values[_RESULT] = {"metrics": shown, **left_out} if metrics else {}
     return values

@@ -1,8 +1,8 @@
-"""What the ledger adds up to: sums by hour and by day, kept with every line, and questions answered from them.
+"""Sums of the ledger by hour and day, updated with every line, and queries that use them.
 
-Lines are cut at full hours when they are written. So whole hours come from the sums, only what a question cuts off of
-an hour comes from the lines themselves, and an answer about a month costs the same however often was metered. Where
-lines are gone, a part of an hour counts as that part of its sum; where jobs are gone, a part of a day likewise.
+Lines are split at full hours. Whole hours come from the sums, and only the cut hours at the ends of a range from the
+lines, so a month costs the same however often usage was metered. Where lines are deleted, a part of an hour counts as
+that part of its sum; where jobs are deleted, a part of a day likewise.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fairlead.control.store.schema import usage, usage_days, usage_hours
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
-FOREVER = 1 << 30  # an hour or a day that never comes
+NO_LIMIT = 1 << 30  # beyond any hour or day
 
 
-def cut(line: Usage) -> Iterator[Usage]:
-    """The line in pieces of which none reaches across a full hour; its cpu time goes evenly with it."""
+def split_at_hours(line: Usage) -> Iterator[Usage]:
+    """The line split at full hours; its CPU time is distributed evenly."""
     if line.from_s // HOUR_S == line.to_s // HOUR_S or line.to_s <= line.from_s:
         yield line
         return
@@ -41,7 +41,7 @@ def cut(line: Usage) -> Iterator[Usage]:
 
 
 def add(conn: Connection, pieces: Sequence[Usage]) -> None:
-    """Add lines that were cut to the sums of their hours and days."""
+    """Add split lines to the sums of their hours and days."""
     hours: dict[tuple[int, str, str, str], dict[str, object]] = {}
     days: dict[tuple[int, str], float] = defaultdict(float)
     for piece in pieces:
@@ -69,7 +69,7 @@ def _upserts(dialect: str) -> tuple[Insert, Insert]:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The whole units of time within a question, and what it cuts off before and after them."""
+    """The whole units inside a time range, and the cut pieces before and after them."""
 
     first: int
     last: int  # exclusive
@@ -77,12 +77,12 @@ class _Span:
 
 
 def _span(conn: Connection, since_s: float, until_s: float, unit_s: float) -> _Span:
-    newest_s = conn.execute(select(func.max(usage.c.to_s))).scalar() or retention_marks.since(
+    newest_s = conn.execute(select(func.max(usage.c.to_s))).scalar() or retention_marks.kept_since(
         conn, retention_marks.LINES
     )
     first = ceil(since_s / unit_s)
-    endless = until_s >= newest_s  # nothing lies beyond: the last unit counts whole
-    last = FOREVER if endless else int(until_s // unit_s)
+    endless = until_s >= newest_s  # no later usage: the last unit counts whole
+    last = NO_LIMIT if endless else int(until_s // unit_s)
     if first > last:
         return _Span(first, first, ((since_s, until_s),))
     edges = [(since_s, min(first * unit_s, until_s))] if since_s < first * unit_s else []
@@ -92,7 +92,7 @@ def _span(conn: Connection, since_s: float, until_s: float, unit_s: float) -> _S
 
 
 def totals(conn: Connection, since_s: float, until_s: float) -> dict[str, float]:
-    """Device seconds of each tenant between two moments; of a line that reaches beyond, only what lies within."""
+    """Device seconds of each tenant in a time range; lines are clipped to it."""
     span = _span(conn, since_s, until_s, DAY_S)
     whole = select(usage_days.c.tenant, func.sum(usage_days.c.device_s))
     within = usage_days.c.day >= span.first, usage_days.c.day < span.last
@@ -100,21 +100,21 @@ def totals(conn: Connection, since_s: float, until_s: float) -> dict[str, float]
     for tenant, device_s in conn.execute(whole.where(*within).group_by(usage_days.c.tenant)):
         found[tenant] += float(device_s)
     for begin_s, end_s in span.edges:
-        part = used(conn, begin_s, end_s)
+        part = usage_rows(conn, begin_s, end_s)
         by_tenant = select(part.c.tenant, func.sum(part.c.device_s)).group_by(part.c.tenant)
         for tenant, device_s in conn.execute(by_tenant):
             found[tenant] += float(device_s)
     return dict(found)
 
 
-def used(conn: Connection, since_s: float, until_s: float) -> Subquery:
-    """Rows of job, node, device_type, tenant, submitted_by, device_s, cpu_s and jobs, to be added up.
+def usage_rows(conn: Connection, since_s: float, until_s: float) -> Subquery:
+    """Rows of job, node, device_type, tenant, submitted_by, device_s, cpu_s and jobs, to be summed.
 
-    ``job`` is NULL where the rows of the jobs are gone; ``jobs`` is how many such jobs there were.
+    ``job`` is NULL for deleted jobs; ``jobs`` is the number of deleted jobs.
     """
     span = _span(conn, since_s, until_s, HOUR_S)
     hours = usage_hours.c
-    lines_s = retention_marks.since(conn, retention_marks.LINES)
+    lines_s = retention_marks.kept_since(conn, retention_marks.LINES)
     parts: list[Select[Any]] = [_part_of(usage_hours, 1.0).where(hours.hour >= span.first, hours.hour < span.last)]
     for begin_s, end_s in span.edges:
         if begin_s >= lines_s:
@@ -131,7 +131,7 @@ def used(conn: Connection, since_s: float, until_s: float) -> Subquery:
 
 
 def _part_of(table: Table, part: float) -> Select[Any]:
-    """A part of each sum in a table; a job whose row is gone counts where the larger part of its day does."""
+    """A fraction of each sum in a table; a deleted job counts where the larger part of its day is."""
     row, kept = table.c, table is usage_hours
     gone = literal(0) if kept or part < 0.5 else row.jobs
     return select(
@@ -142,12 +142,12 @@ def _part_of(table: Table, part: float) -> Select[Any]:
 
 
 def _clipped(since_s: float, until_s: float) -> Select[Any]:
-    """What lies between two moments less than an hour apart, from the lines themselves."""
+    """Usage in a range of less than an hour, from the lines themselves."""
     line = usage.c
     begin = case((line.from_s < since_s, since_s), else_=line.from_s)
     end = case((line.to_s > until_s, until_s), else_=line.to_s)
     part = (end - begin) / (line.to_s - line.from_s)
-    # The far end spares a look at all later lines; it is an hour off because lines of old were not cut.
+    # The upper bound skips all later lines; it is an hour late because old lines were not split.
     near = line.to_s > since_s, line.to_s <= until_s + HOUR_S, line.from_s < until_s, line.to_s > line.from_s
     return select(
         line.job, line.node, line.device_type, line.tenant, line.submitted_by,

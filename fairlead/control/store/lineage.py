@@ -1,4 +1,4 @@
-"""What jobs came from: what their workers said, what they repeat, and which versions of data they read."""
+"""Stores lineage: a job's facts as its workers reported them, the job it repeats, and the data versions it read."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from sqlalchemy import Connection, select
 
 from fairlead.control.records import Lineage
 from fairlead.control.store.data_schema import lineage, lineage_inputs
-from fairlead.control.store.row_mapping import column_values, fields, insert_into
+from fairlead.control.store.row_mapping import column_values, insert_into, row_of
 
 _ROW = [lineage.c[name] for name in Lineage.__slots__]
-MOST_JOBS = 100  # that are told of one version
+MAX_JOBS = 100  # listed per version
 
 
 def begin(conn: Connection, job: str, tenant: str, again: Mapping[str, Any] | None, now_s: float) -> None:
-    """Note what a job repeats, when it is handed in."""
-    conn.execute(insert_into(conn.dialect.name, lineage), fields(Lineage(job, tenant, {}, again, now_s)))
+    """Record at submission which job this job repeats."""
+    conn.execute(insert_into(conn.dialect.name, lineage), row_of(Lineage(job, tenant, {}, again, now_s)))
 
 
-def record(conn: Connection, job: str, tenant: str, said: Mapping[str, Any], now_s: float) -> None:
-    """Keep what its workers said of it; said again, the newer word stands."""
-    row = fields(Lineage(job, tenant, said, None, now_s))
+def record_facts(conn: Connection, job: str, tenant: str, said: Mapping[str, Any], now_s: float) -> None:
+    """Store the facts that its workers reported; a later report replaces an earlier one."""
+    row = row_of(Lineage(job, tenant, said, None, now_s))
     statement = insert_into(conn.dialect.name, lineage)
     changes = column_values({"record": said})
     conn.execute(statement.on_conflict_do_update(index_elements=["job"], set_=changes), row)
@@ -33,8 +33,8 @@ def get(conn: Connection, job: str) -> Lineage | None:
     return None if row is None else Lineage(*row)
 
 
-def reads(conn: Connection, job: str, tenant: str, inputs: Iterable[tuple[str, str]]) -> None:
-    """Note the versions of data that a job reads."""
+def record_inputs(conn: Connection, job: str, tenant: str, inputs: Iterable[tuple[str, str]]) -> None:
+    """Record the data versions that a job reads."""
     rows = [{"job": job, "tenant": tenant, "name": name, "version": version} for name, version in inputs]
     if rows:
         conn.execute(insert_into(conn.dialect.name, lineage_inputs).on_conflict_do_nothing(), rows)
@@ -57,4 +57,4 @@ def readers(conn: Connection, tenant: str, name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for version, job in conn.execute(query):
         found.setdefault(version, []).append(job)
-    return {version: jobs[:MOST_JOBS] for version, jobs in found.items()}
+    return {version: jobs[:MAX_JOBS] for version, jobs in found.items()}

@@ -1,4 +1,4 @@
-"""Brings the schema of a database to the version that this code knows, safely when two open it at once."""
+"""Migrates the schema of a database to this Fairlead's version, safely when two processes open it at once."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import OperationalError
 
-from fairlead.control.store.connections import Engines, unavailable
+from fairlead.control.store.connections import Engines, unavailable_error
 from fairlead.errors import Unavailable
 
 HEAD = "0013"
-"""The newest file in migrations/versions. Named here so that Alembic is imported only when there is work for it."""
+"""The newest file in migrations/versions; named here so that Alembic is imported only when it is needed."""
 
-_LOCK = 0x0FA1_41EAD  # any number, the same for all who migrate
+_LOCK = 0x0FA1_41EAD  # any number, the same in every process
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
 
 
 def migrate(engines: Engines) -> None:
-    """Upgrade to :data:`HEAD` if need be; a store written by a newer Fairlead is left alone and refused."""
+    """Upgrade to :data:`HEAD` if needed. Refuses a store that a newer Fairlead wrote."""
     try:
-        # Looking needs no lock: a leader that was stopped within a write keeps nobody from standing by.
+        # Reading the version takes no lock: a leader that hangs within a write does not block a standby's start.
         with engines.reader.connect() as connection:
-            if version_of(connection) == HEAD:
+            if schema_version(connection) == HEAD:
                 return
         with engines.writer.begin() as connection:  # holds SQLite's write lock
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SET LOCAL lock_timeout = '60s'"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            version = version_of(connection)  # another may have migrated while this one waited
+            version = schema_version(connection)  # another process may have migrated meanwhile
             if version != HEAD:
                 upgrade(connection, version)
     except OperationalError as error:
-        raise unavailable(error) from error
+        raise unavailable_error(error) from error
 
 
-def version_of(connection: Connection) -> str | None:
-    """The version of the schema that is there; None: none."""
+def schema_version(connection: Connection) -> str | None:
+    """The schema version of the database; None: it is empty."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def upgrade(connection: Connection, version: str | None, to: str = HEAD) -> None:
-    """Take the schema from one version (None: nothing is there) to another, within the transaction that is open."""
+    """Migrate from one version (None: empty database) to another, within the open transaction."""
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory

@@ -1,4 +1,4 @@
-"""When nodes slept: from which their energy, and what was saved of it, is reckoned."""
+"""Stores when nodes slept. Energy and savings are computed from it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class NodeSleep(NamedTuple):
 
     node: str
     from_s: float
-    to_s: float | None  # None: it sleeps
-    woken_in_s: float | None = None  # None: not known how long that took
+    to_s: float | None  # None: still asleep
+    woken_in_s: float | None = None  # None: unknown
 
 
 def begin(conn: Connection, node: str, now_s: float) -> None:
-    """It sleeps from now on; told twice, it is the same sleep."""
+    """The node sleeps from now on. A second call for the same sleep changes nothing."""
     if conn.execute(select(node_rests.c.node).where(node_rests.c.node == node, node_rests.c.to_s.is_(None))).first():
         return
     statement = insert_into(conn.dialect.name, node_rests).values(node=node, from_s=now_s)
@@ -28,13 +28,13 @@ def begin(conn: Connection, node: str, now_s: float) -> None:
 
 
 def end(conn: Connection, node: str, now_s: float, woken_in_s: float | None = None) -> None:
-    """It sleeps no more, if it did."""
+    """The node woke up; changes nothing if it was awake."""
     open_ones = (node_rests.c.node == node, node_rests.c.to_s.is_(None))
     conn.execute(update(node_rests).where(*open_ones).values(to_s=now_s, woken_in_s=woken_in_s))
 
 
 def between(conn: Connection, since_s: float, until_s: float) -> list[NodeSleep]:
-    """The sleeps that fall into this time at least in part."""
+    """The sleeps that overlap this time range."""
     inside = (node_rests.c.from_s < until_s, or_(node_rests.c.to_s.is_(None), node_rests.c.to_s > since_s))
     columns = (node_rests.c.node, node_rests.c.from_s, node_rests.c.to_s, node_rests.c.woken_in_s)
     return [NodeSleep(*row) for row in conn.execute(select(*columns).where(*inside).order_by(*columns[:2]))]

@@ -1,4 +1,4 @@
-"""What operators and failures made of the nodes, and how far the events of each have been taken in."""
+"""Stores the state of nodes (cordoned, drained, ...) and the event cursor of each node's manager."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fairlead.control.store.row_mapping import Insert, insert_into
 from fairlead.control.store.schema import node_cursors, node_states
 
 _STATES = {state.value: state for state in NodeState}
-_FORGET = delete(node_cursors).where(
+_DROP_CURSOR = delete(node_cursors).where(
     node_cursors.c.node == bindparam("of_node"), node_cursors.c.incarnation == bindparam("of_incarnation")
 )
 
 
 def states(conn: Connection) -> dict[str, NodeState]:
-    """By node; one whose state makes no sense gets nothing new until somebody sets it anew."""
+    """State by node. A node with an unknown state counts as cordoned until an operator sets it again."""
     found = {}
     for node, state in conn.execute(select(node_states.c.node, node_states.c.state)):
         if state not in _STATES:
-            damaged_rows.note("node_states", str(node), "its state is none that exists; it is taken for cordoned")
+            damaged_rows.report_damage("node_states", str(node), "its state is unknown; treated as cordoned")
         found[str(node)] = _STATES.get(state, NodeState.CORDONED)
     return found
 
@@ -34,24 +34,24 @@ def set_state(conn: Connection, node: str, state: NodeState) -> None:
 
 
 def cursors(conn: Connection) -> dict[tuple[str, str], int]:
-    """The newest event taken in, by node and incarnation of its manager."""
+    """Sequence number of the newest processed event, by node and incarnation of its manager."""
     query = select(node_cursors.c.node, node_cursors.c.incarnation, node_cursors.c.sequence)
     found = {}
     for node, incarnation, sequence in conn.execute(query):
         if isinstance(sequence, int):
             found[node, incarnation] = sequence
-        else:  # its node tells all again
-            damaged_rows.note("node_cursors", str(node), "sequence is no number")
+        else:  # the node sends all its events again
+            damaged_rows.report_damage("node_cursors", str(node), "sequence is not a number")
     return found
 
 
-def advance(conn: Connection, node: str, incarnation: str, sequence: int) -> None:
-    """Events up to this one are taken in. A cursor never goes back."""
-    advance_all(conn, {(node, incarnation): sequence})
+def advance_cursor(conn: Connection, node: str, incarnation: str, sequence: int) -> None:
+    """Mark events up to this one as processed. A cursor never goes back."""
+    advance_cursors(conn, {(node, incarnation): sequence})
 
 
-def advance_all(conn: Connection, to: Mapping[tuple[str, str], int]) -> None:
-    """The same for many: the sequence by node and incarnation."""
+def advance_cursors(conn: Connection, to: Mapping[tuple[str, str], int]) -> None:
+    """The same for many: sequence by node and incarnation."""
     rows = [{"node": node, "incarnation": incarnation, "sequence": at} for (node, incarnation), at in to.items()]
     if rows:
         conn.execute(_advance(conn.dialect.name), rows)
@@ -67,7 +67,7 @@ def _advance(dialect: str) -> Insert:
     )
 
 
-def forget(conn: Connection, over: Collection[tuple[str, str]]) -> None:
-    """Drop the cursors of these incarnations, which will never tell of anything again."""
+def drop_cursors(conn: Connection, over: Collection[tuple[str, str]]) -> None:
+    """Delete the cursors of these incarnations, which will send nothing more."""
     if over:
-        conn.execute(_FORGET, [{"of_node": node, "of_incarnation": incarnation} for node, incarnation in over])
+        conn.execute(_DROP_CURSOR, [{"of_node": node, "of_incarnation": incarnation} for node, incarnation in over])

@@ -1,4 +1,4 @@
-"""The tables of pipelines: what was handed in, and how far each of its stages is."""
+"""The tables of pipelines and their stages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pipelines = Table(
     Column("submitted_s", Double, nullable=False),
     Column("submitted_by", String, nullable=False),
     Column("finished_s", Double),
-    Column("cancelled_by", String),  # somebody has taken it back; its stages may still be ending
+    Column("cancelled_by", String),  # cancellation was requested; stages may still be ending
     Column("message", Text),
     Column("key", Key),  # Idempotency-Key
     Column("request_digest", String, nullable=False),
@@ -50,9 +50,9 @@ stages = Table(
     Column("phase", String, nullable=False),
     Column("job", Key),
     Column("message", Text),
-    Column("result", JSON(none_as_null=True)),  # a reference to what it gave
-    Column("kept", Boolean, nullable=False),  # whether that may stand for the same stage of a later pipeline
-    Column("reused", Key),  # the pipeline whose result stands for its own
+    Column("result", JSON(none_as_null=True)),  # reference to its result
+    Column("kept", Boolean, nullable=False),  # whether a later pipeline may reuse the result
+    Column("reused", Key),  # the pipeline whose result it reused
     Column("rebuilds", Integer, nullable=False),
     Column("fresh", Boolean, nullable=False),
     Column("started_s", Double),

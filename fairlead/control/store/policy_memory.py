@@ -1,4 +1,4 @@
-"""The scheduler's memory: what one round of decisions wants the next one to see."""
+"""Stores the scheduling policy's memory from one round to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file beside the store that holds room on its disk, and is given up when the disk is full."""
+"""Keeps a file that reserves disk space for the store, and frees it when the disk is full."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sqlalchemy.exc import DBAPIError
 from fairlead.units import shown_size
 
 RESERVE_BYTES = 32 << 20
-_AGAIN_S = 10.0
+_RETRY_S = 10.0
 
 log = structlog.get_logger()
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether SQLite found no room on the disk."""
+    """True if SQLite reported a full disk."""
     cause = error.orig if isinstance(error, DBAPIError) else None
     return isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 class Reserve:
-    """Held by whoever leads, for its writer alone."""
+    """The leader's reserve file, used by its writer thread only."""
 
     def __init__(
         self, path: Path, size_bytes: int = RESERVE_BYTES, clock: Callable[[], float] = time.monotonic
@@ -37,20 +37,20 @@ class Reserve:
         self.held = False
 
     def keep(self) -> None:
-        """Have the file, if it is not there and twice its room is free; tried every ten seconds."""
+        """Create the file if it is missing and the disk has twice its size free; retries every ten seconds."""
         now_s = self._clock()
-        if self.held or (self._tried_s is not None and now_s - self._tried_s < _AGAIN_S):
+        if self.held or (self._tried_s is not None and now_s - self._tried_s < _RETRY_S):
             return
         self._tried_s = now_s
         try:
             self.held = self._take()
         except OSError as error:
-            log.warning("no room on the disk can be reserved for the store", error=str(error))
+            log.warning("cannot reserve disk space for the store", error=str(error))
             self._remove()
 
     def _take(self) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_blocks * 512 >= self._size_bytes:  # of a leader before this one
+            if self._path.stat().st_blocks * 512 >= self._size_bytes:  # left by an earlier leader
                 return True
         found = os.statvfs(self._path.parent)
         if found.f_bavail * found.f_frsize < 2 * self._size_bytes:
@@ -63,16 +63,16 @@ class Reserve:
         return True
 
     def give_up(self) -> bool:
-        """Let the store have this room; False if it is gone already."""
+        """Free the reserved space for the store; False if it is used up already."""
         if not self.held:
             return False
         self._remove()
-        log.error("the disk is full: the store writes into its reserve; make room, or let tenants have less",
+        log.error("the disk is full: the store uses its reserved space; free some space or lower the disk quotas",
                   reserve=shown_size(self._size_bytes), fix="fairlead tenant update NAME --disk SIZE")  # fmt: skip
         return True
 
     def drop(self) -> None:
-        """Nobody leads any more."""
+        """Remove the file: this process does not lead any more."""
         if self.held:
             self._remove()
 

@@ -1,4 +1,4 @@
-"""The tables of what outlasts rows: sums and counts that are kept while they are there, and what may go."""
+"""The tables that outlast deleted rows: sums, counts and retention marks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, PrimaryKeyCon
 
 from fairlead.control.store.schema import Key, metadata
 
-# How many ended jobs there are, so that nobody counts them: an old platform has many.
+# Running count of ended jobs: counting them would be slow on an old platform.
 ended_jobs = Table(
     "ended_jobs",
     metadata,
@@ -16,14 +16,14 @@ ended_jobs = Table(
     PrimaryKeyConstraint("tenant", "phase"),
 )
 
-# What an ended job left in its folder. A job that left nothing has no row; what was removed since takes 0 bytes.
+# Files that an ended job left. A job without files has no row; removed files count 0 bytes.
 keepsakes = Table(
     "keepsakes",
     metadata,
     Column("job", Key, primary_key=True),
     Column("tenant", Key, nullable=False),
     Column("finished_s", Double, nullable=False),
-    Column("parts", String, nullable=False),  # the folders that it left, such as "logs output"
+    Column("parts", String, nullable=False),  # the folders left, such as "logs output"
     Column("size_bytes", BigInteger),  # NULL: not measured yet
     Index(
         "ix_keepsakes_held",
@@ -36,7 +36,7 @@ keepsakes = Table(
     ),
 )
 
-# In which spans of time a tenant had a job that wanted devices; of jobs that have ended.
+# Demand: the time spans in which a tenant had an unfinished job, recorded when jobs end.
 wishes = Table(
     "wishes",
     metadata,
@@ -46,7 +46,7 @@ wishes = Table(
     PrimaryKeyConstraint("span_s", "number", "tenant"),
 )
 
-# The ledger by tenant and node, in spans of five minutes and of an hour: charts, fairness and reports are made of it.
+# Sums of the ledger by tenant and node, per five minutes and per hour, for charts, fairness and reports.
 usage_spans = Table(
     "usage_spans",
     metadata,
@@ -62,7 +62,7 @@ usage_spans = Table(
     PrimaryKeyConstraint("span_s", "number", "tenant", "node", "device_type"),
 )
 
-# What jobs used whose rows are gone; how many they were is noted on the day on which each began.
+# Usage of deleted jobs by day; a job is counted on the day of its first usage.
 usage_pruned = Table(
     "usage_pruned",
     metadata,
@@ -77,7 +77,7 @@ usage_pruned = Table(
     PrimaryKeyConstraint("day", "tenant", "submitted_by", "node", "device_type"),
 )
 
-# Up to when rows of a table were given up. The ledger and the audit log let nothing go that is younger.
+# Retention marks: rows before this time may be deleted. Triggers protect younger rows of ledger and audit log.
 retained = Table(
     "retained",
     metadata,

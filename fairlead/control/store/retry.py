@@ -1,4 +1,4 @@
-"""Outlasting a store that does not answer for a while: the same work again, after pauses that grow."""
+"""Retries work while the store is unavailable, with exponential back-off."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-async def outlast(work: Callable[[], Awaitable[T]], what: str) -> T:
-    """What the work returns, tried as often as it takes. That another one leads is raised: waiting cannot help.
+async def retry_until_available(work: Callable[[], Awaitable[T]], what: str) -> T:
+    """Repeat the work until the store answers, and return its result. Raises :class:`LostLeadership` at once.
 
-    The work must bear to be done again: a commit whose answer was lost may have been made.
+    The work must be safe to repeat: a commit whose answer was lost may have been made.
     """
     pause_s = FIRST_PAUSE_S
     while True:
@@ -29,7 +29,7 @@ async def outlast(work: Callable[[], Awaitable[T]], what: str) -> T:
             raise
         except Unavailable as error:
             if pause_s == FIRST_PAUSE_S:
-                log.error("the store does not answer; what runs goes on, and this is tried again", what=what,
+                log.error("the store does not answer; running jobs go on, and this is retried", what=what,
                           error=str(error))  # fmt: skip
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

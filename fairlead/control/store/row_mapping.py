@@ -1,4 +1,4 @@
-"""From records to rows and back, for all tables alike."""
+"""Converts records to database rows, for all tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Insert = sqlite.Insert | postgresql.Insert
 
 
 def column_value(value: Any) -> Any:
-    """A field as every database takes it: an enum by its value, any mapping as a plain one, text without NUL."""
+    """A field as both databases take it: an enum's value, a plain dict, text without NUL."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str):
@@ -25,11 +25,11 @@ def column_values(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: column_value(value) for name, value in changes.items()}
 
 
-def fields(record: Any) -> dict[str, Any]:
-    """All fields of a flat record, ready to be inserted."""
+def row_of(record: Any) -> dict[str, Any]:
+    """All fields of a flat record, ready for an INSERT."""
     return {name: column_value(getattr(record, name)) for name in record.__slots__}
 
 
 def insert_into(dialect: str, table: Table) -> Insert:
-    """An INSERT that knows ON CONFLICT, in the database's own dialect."""
+    """An INSERT with ON CONFLICT support, in the database's own dialect."""
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)

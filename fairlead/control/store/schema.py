@@ -1,4 +1,4 @@
-"""The tables of the store, as SQLAlchemy Core sees them; the migrations make them."""
+"""The database tables in SQLAlchemy Core. The migrations create them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ metadata = MetaData(
     }
 )
 
-# Compared byte by byte on PostgreSQL as on SQLite, so that a prefix is a range of the index and pages sort alike.
+# Compared byte by byte on both databases, so that a prefix is an index range and pages sort alike.
 Key = String().with_variant(String(collation="C"), "postgresql")
-# SQLite counts rows up only in a column that is INTEGER to the letter.
+# SQLite autoincrements only a column whose type is exactly INTEGER.
 Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 leadership = Table(
@@ -71,7 +71,7 @@ secrets = Table(
     PrimaryKeyConstraint("tenant", "name"),
 )
 
-# Of people who logged in on the page: the cookie's digest, never the cookie, and the token it stands for.
+# Web page logins: the digest of the cookie (never the cookie itself) and the token it stands for.
 sessions = Table(
     "sessions",
     metadata,
@@ -92,10 +92,10 @@ tokens = Table(
     Column("created_s", Double, nullable=False),
     Column("expires_s", Double),
     Column("revoked_s", Double),
-    Column("used_s", Double),  # last, to about a minute
+    Column("used_s", Double),  # last use, to about a minute
 )
 
-# A column for each field of records.Job; a test holds them together.
+# One column per field of records.Job; a test keeps them in step.
 jobs = Table(
     "jobs",
     metadata,
@@ -123,7 +123,7 @@ jobs = Table(
     Column("generation", Integer, nullable=False),
     Column("next_worker", Integer, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("deaths", JSON, nullable=False),  # of its workers: recovery.Death
+    Column("deaths", JSON, nullable=False),  # worker deaths: recovery.Death
     Column("back_off_until_s", Double),
     Column("back_off_why", Text),
     Column("recoveries", Integer, nullable=False),
@@ -140,7 +140,7 @@ jobs = Table(
     Column("snapshot_step", BigInteger, nullable=False),
     Column("message", Text),
     Column("result", JSON, nullable=False),
-    Column("facts", JSON, nullable=False),  # what its author says about it, for the policy
+    Column("facts", JSON, nullable=False),  # the author's statements about the job, for the policy
     Index(None, "phase", "tenant"),
     Index(None, "tenant", "submitted_s", "id"),
     Index(None, "submitted_s", "id"),
@@ -157,8 +157,8 @@ jobs = Table(
     ),
 )
 
-# What was submitted never changes, so it lies apart from the job's row, which is written anew at every progress.
-# It is inserted first (hence no foreign key): its unique constraints decide whether there is a new job at all.
+# Submissions never change, so they are kept apart from the job's row, which every progress report rewrites.
+# A submission is inserted first (hence no foreign key): its unique constraints decide whether the job is new.
 submissions = Table(
     "submissions",
     metadata,
@@ -168,7 +168,7 @@ submissions = Table(
     Column("request_digest", String, nullable=False),
     Column("spec", JSON, nullable=False),
     Column("labels", JSON, nullable=False),
-    Column("code", Key),  # the bundle that it runs
+    Column("code", Key),  # digest of the code bundle
     UniqueConstraint("tenant", "key"),
     Index(None, "tenant", "code"),
 )
@@ -190,7 +190,7 @@ generations = Table(
     Column("first_step", BigInteger),
     Column("broken_s", Double),
     Column("metered_s", Double),
-    Column("plan", JSON(none_as_null=True)),  # what it runs and what was expected of that; NULL: nothing is known
+    Column("plan", JSON(none_as_null=True)),  # the plan and its predicted speed; NULL: unknown
     PrimaryKeyConstraint("job", "number"),
 )
 
@@ -213,7 +213,7 @@ events = Table(
         sqlite_where=text("kind = 'budget-used-up'"),
         postgresql_where=text("kind = 'budget-used-up'"),
     ),
-    sqlite_autoincrement=True,  # a follower's place must never be given out twice
+    sqlite_autoincrement=True,  # a follower's cursor must never be reused
 )
 
 metrics = Table(
@@ -227,7 +227,7 @@ metrics = Table(
     sqlite_autoincrement=True,
 )
 
-# The ledger. No foreign keys: what was used stays on record whatever becomes of the rest.
+# The usage ledger. No foreign keys: usage stays on record after its job is deleted.
 usage = Table(
     "usage",
     metadata,
@@ -248,7 +248,7 @@ usage = Table(
     sqlite_autoincrement=True,
 )
 
-# What the ledger adds up to, kept in the transaction that adds a line: sums must not cost more the longer it gets.
+# Sums of the ledger, updated in the transaction that adds a line: a sum costs the same however long the ledger is.
 usage_hours = Table(
     "usage_hours",
     metadata,
@@ -273,7 +273,7 @@ usage_days = Table(
     PrimaryKeyConstraint("day", "tenant"),
 )
 
-# What a tenant was told about a budget in a period, so that it is told once.
+# Budget warnings that a tenant already got in a period.
 budget_notes = Table(
     "budget_notes",
     metadata,
@@ -300,18 +300,18 @@ node_cursors = Table(
     PrimaryKeyConstraint("node", "incarnation"),
 )
 
-# When nodes slept; who sleeps now has no end yet. What that saved is in the report.
+# When nodes slept (no end: asleep now). The energy report is made of these.
 node_rests = Table(
     "node_rests",
     metadata,
     Column("node", Key, nullable=False),
     Column("from_s", Double, nullable=False),
     Column("to_s", Double),
-    Column("woken_in_s", Double),  # how long waking took; NULL: not known, or it was lost
+    Column("woken_in_s", Double),  # how long waking took; NULL: unknown, or the node was lost
     PrimaryKeyConstraint("node", "from_s"),
 )
 
-# What a class of jobs was seen to lose of its speed beside another.
+# Measured interference: the part of its speed that a class of jobs loses beside another class.
 neighbours = Table(
     "neighbours",
     metadata,
@@ -332,7 +332,7 @@ audit = Table(
     Column("action", String, nullable=False),
     Column("target", String, nullable=False),
     Column("detail", JSON, nullable=False),
-    Column("tenant", Key),  # whose things it is about; NULL: the platform's
+    Column("tenant", Key),  # whose resources the entry is about; NULL: the platform's
     Index(None, "tenant", "id"),
     sqlite_autoincrement=True,
 )
@@ -354,16 +354,16 @@ bundles = Table(
     PrimaryKeyConstraint("tenant", "digest"),
 )
 
-# What is known of a model: of one bundle of code with one set of parameters, whoever of its tenant hands it in again.
+# Model profiles, one per code bundle and parameters, shared by all jobs of the tenant.
 models = Table(
     "models",
     metadata,
     Column("tenant", Key, ForeignKey("tenants.name"), nullable=False),
     Column("key", Key, nullable=False),
-    Column("profile", JSON(none_as_null=True)),  # planning.ModelProfile; NULL: it could not be looked at
+    Column("profile", JSON(none_as_null=True)),  # planning.ModelProfile; NULL: profiling failed
     Column("why_not", Text, nullable=False),
-    Column("seen", JSON, nullable=False),  # by kind of plan: measured time over predicted
-    Column("banned", JSON, nullable=False),  # kinds of plans that failed with it, and how
+    Column("seen", JSON, nullable=False),  # by kind of plan: measured time / predicted time
+    Column("banned", JSON, nullable=False),  # kinds of plans that failed with this model, and how
     Column("created_s", Double, nullable=False),
     PrimaryKeyConstraint("tenant", "key"),
     Index(None, "tenant", "created_s"),

@@ -1,4 +1,4 @@
-"""Tenants' secrets as they are kept: sealed, so that the store alone tells nothing but their names."""
+"""Stores tenants' secrets in encrypted form. The database alone reveals only their names."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, delete, select
 
 from fairlead.control.records import Secret
-from fairlead.control.store.row_mapping import fields, insert_into
+from fairlead.control.store.row_mapping import insert_into, row_of
 from fairlead.control.store.schema import secrets
 
 
 def put(conn: Connection, secret: Secret) -> None:
-    """Keep the secret in the place of an earlier one of its name."""
-    row = fields(secret)
+    """Store the secret, replacing an earlier one of its name."""
+    row = row_of(secret)
     changes = {name: row[name] for name in ("ciphertext", "changed_s", "changed_by")}
     statement = insert_into(conn.dialect.name, secrets)
     conn.execute(statement.on_conflict_do_update(index_elements=["tenant", "name"], set_=changes), row)
 
 
-def of_tenant(conn: Connection, tenant: str) -> list[Secret]:
-    """The tenant's secrets by their names."""
+def list_secrets(conn: Connection, tenant: str) -> list[Secret]:
+    """The tenant's secrets ordered by name."""
     query = select(secrets).where(secrets.c.tenant == tenant).order_by(secrets.c.name)
     return [Secret(*row) for row in conn.execute(query)]
 
 
-def unknown(conn: Connection, tenant: str, names: Iterable[str]) -> list[str]:
-    """Which of these the tenant does not have, in the order in which they were named."""
+def missing_names(conn: Connection, tenant: str, names: Iterable[str]) -> list[str]:
+    """Of these names: the ones for which the tenant has no secret, in the given order."""
     wanted = list(dict.fromkeys(names))
     if not wanted:
         return []
@@ -36,5 +36,5 @@ def unknown(conn: Connection, tenant: str, names: Iterable[str]) -> list[str]:
 
 
 def remove(conn: Connection, tenant: str, name: str) -> bool:
-    """Whether there was one to remove."""
+    """True if there was such a secret."""
     return bool(conn.execute(delete(secrets).where(secrets.c.tenant == tenant, secrets.c.name == name)).rowcount)

@@ -1,4 +1,4 @@
-"""Sessions of people who logged in on the page: the cookie's digest, and the token that it stands for."""
+"""Sessions of the web page: the digest of a cookie and the token it stands for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.control.store.schema import sessions
 
 
 def insert(conn: Connection, digest: str, token: str, now_s: float, expires_s: float, most: int) -> None:
-    """Keep a session. Those that are over go, and of this token all but the newest so many."""
+    """Store a session; removes expired sessions and all but the token's newest ``most``."""
     conn.execute(delete(sessions).where(sessions.c.expires_s <= now_s))
     row = {"digest": digest, "token": token, "created_s": now_s, "expires_s": expires_s}
     conn.execute(insert_row(sessions), row)
@@ -26,12 +26,12 @@ def insert(conn: Connection, digest: str, token: str, now_s: float, expires_s: f
 
 
 def token_of(conn: Connection, digest: str, now_s: float) -> Token | None:
-    """The token that a session stands for, as it is now; None when there is no such session any more."""
+    """The token of an unexpired session as it is now; None without such a session."""
     standing = sessions.c.digest == digest, sessions.c.expires_s > now_s
     token = conn.execute(select(sessions.c.token).where(*standing)).scalar_one_or_none()
     return None if token is None else tokens.get(conn, token)
 
 
 def remove(conn: Connection, digest: str) -> bool:
-    """Whether there was one."""
+    """True if there was such a session."""
     return bool(conn.execute(delete(sessions).where(sessions.c.digest == digest)).rowcount)

@@ -1,4 +1,4 @@
-"""Bearer tokens as they are kept: digests, never secrets."""
+"""Stores bearer tokens as digests; the secrets themselves are never stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, func, select, update
 from sqlalchemy import insert as insert_row
 
 from fairlead.control.records import Role, Token
-from fairlead.control.store.row_mapping import fields
+from fairlead.control.store.row_mapping import row_of
 from fairlead.control.store.schema import tokens
 from fairlead.errors import NotFound
 
@@ -16,7 +16,7 @@ _ROLE = list(Token.__slots__).index("role")
 
 
 def insert(conn: Connection, token: Token) -> None:
-    conn.execute(insert_row(tokens), fields(token))
+    conn.execute(insert_row(tokens), row_of(token))
 
 
 def get(conn: Connection, token_id: str) -> Token | None:
@@ -24,8 +24,8 @@ def get(conn: Connection, token_id: str) -> Token | None:
     return None if row is None else _token(row)
 
 
-def of_tenant(conn: Connection, tenant: str | None = None) -> list[Token]:
-    """The tokens of a tenant, or of all and the platform's own; revoked and expired ones too, the oldest first."""
+def list_tokens(conn: Connection, tenant: str | None = None) -> list[Token]:
+    """The tenant's tokens (None: all tokens, the platform's too), oldest first, with revoked and expired ones."""
     query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
     if tenant is not None:
         query = query.where(tokens.c.tenant == tenant)
@@ -33,7 +33,7 @@ def of_tenant(conn: Connection, tenant: str | None = None) -> list[Token]:
 
 
 def counts(conn: Connection, tenant: str, now_s: float, since_s: float) -> tuple[int, int]:
-    """How many tokens of a tenant are good now, and how many were made since then, good or not."""
+    """Number of the tenant's valid tokens, and of its tokens created after ``since_s``, valid or not."""
     unexpired = tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s)
     good = func.count().filter(tokens.c.revoked_s.is_(None) & unexpired)
     made = func.count().filter(tokens.c.created_s > since_s)
@@ -42,7 +42,7 @@ def counts(conn: Connection, tenant: str, now_s: float, since_s: float) -> tuple
 
 
 def revoke(conn: Connection, token_id: str, now_s: float) -> Token:
-    """The token, good for nothing from now on; the first revocation is the one on record."""
+    """Revoke the token and return it. A second revocation keeps the time of the first."""
     standing = tokens.c.id == token_id, tokens.c.revoked_s.is_(None)
     conn.execute(update(tokens).where(*standing).values(revoked_s=now_s))
     token = get(conn, token_id)
@@ -51,8 +51,8 @@ def revoke(conn: Connection, token_id: str, now_s: float) -> Token:
     return token
 
 
-def used(conn: Connection, token_id: str, now_s: float) -> None:
-    """Note that the token was used; never to an earlier time."""
+def record_use(conn: Connection, token_id: str, now_s: float) -> None:
+    """Record a use of the token; the recorded time never goes back."""
     earlier = tokens.c.used_s.is_(None) | (tokens.c.used_s < now_s)
     conn.execute(update(tokens).where(tokens.c.id == token_id, earlier).values(used_s=now_s))
 

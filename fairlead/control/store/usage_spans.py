@@ -1,6 +1,6 @@
-"""The ledger added up by tenant and node, in spans of five minutes and of an hour: what charts and reports are made of.
+"""Sums the ledger by tenant and node, per five minutes and per hour, for charts and reports.
 
-Kept with every line, so that a report costs as much after a year as on the first day, and so that lines may go.
+Updated with every line: a report costs the same after a year as on the first day, and lines can be deleted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fairlead.control.store.schema import jobs, usage
 
 FINE_S, COARSE_S = 300, 3600
 KEPT_S: Mapping[int, float] = {FINE_S: 4 * 86400.0, COARSE_S: 62 * 86400.0}
-"""How long the spans of each length are kept; after that the days say what each tenant used."""
+"""How long spans of each length are kept; older usage is only in the sums by day."""
 LINES_WITHIN_S = 7200.0
-"""A shorter time than this is read from the lines themselves: there are few, and every second counts."""
+"""Shorter time ranges are read from the lines themselves: they are few, and exact to the second."""
 
 _SPAN = usage_spans.c
 _SUM = {"device_s": func.sum(_SPAN.device_s), "cpu_s": func.sum(_SPAN.cpu_s),
@@ -31,8 +31,8 @@ _LINE = {"device_s": func.sum(usage.c.devices * (usage.c.to_s - usage.c.from_s))
          "from_s": func.min(usage.c.from_s), "to_s": func.max(usage.c.to_s)}  # fmt: skip
 
 
-def pieces(from_s: float, to_s: float, span_s: int) -> Iterator[tuple[int, float, float]]:
-    """The spans that a time touches, each with the part of the time that lies within."""
+def split_into_spans(from_s: float, to_s: float, span_s: int) -> Iterator[tuple[int, float, float]]:
+    """The spans that a time range touches, each with the part of the range inside it."""
     begin_s = from_s
     while begin_s < to_s:
         number = int(begin_s // span_s)
@@ -47,7 +47,7 @@ def add(conn: Connection, lines: Sequence[Usage]) -> None:
     keys = ("span_s", "number", "tenant", "node", "device_type")
     for line in lines:
         for span_s in KEPT_S:
-            for number, begin_s, end_s in pieces(line.from_s, line.to_s, span_s):
+            for number, begin_s, end_s in split_into_spans(line.from_s, line.to_s, span_s):
                 key = (span_s, number, line.tenant, line.node, line.device_type)
                 row = found.get(key)
                 if row is None:
@@ -72,12 +72,12 @@ def _upsert(dialect: str) -> Insert:
     return added.on_conflict_do_update(usage_spans.primary_key, set_=grown)
 
 
-def by_tenant(conn: Connection, since_s: float, until_s: float, step_s: float = 0.0) -> list[UsageSum]:
-    """What each tenant held and when: a line for each span, or for each moment of metering if the time is short.
+def spans_by_tenant(conn: Connection, since_s: float, until_s: float, step_s: float = 0.0) -> list[UsageSum]:
+    """Usage by tenant and span, or by metering interval if the range is short.
 
-    Who looks at it in longer steps gets as few lines: two for each step.
+    With ``step_s``, spans are merged to two per step.
     """
-    span_s = _length(conn, since_s, until_s)
+    span_s = _span_length(conn, since_s, until_s)
     if span_s is None:
         place = usage.c.tenant, usage.c.from_s, usage.c.to_s
         sums = func.sum(usage.c.devices * (usage.c.to_s - usage.c.from_s)), func.sum(usage.c.cpu_s)
@@ -88,9 +88,9 @@ def by_tenant(conn: Connection, since_s: float, until_s: float, step_s: float = 
     return [UsageSum(*row) for row in conn.execute(query.group_by(_bin(_SPAN.number, span_s, step_s), _SPAN.tenant))]
 
 
-def by_node(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
-    """What each tenant held on each node and kind of device, together."""
-    span_s = _length(conn, since_s, until_s)
+def totals_by_node(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
+    """Usage by tenant, node and device type, summed over the range."""
+    span_s = _span_length(conn, since_s, until_s)
     query: Select[Any]
     if span_s is None:
         place = usage.c.tenant, usage.c.node, usage.c.device_type
@@ -103,9 +103,9 @@ def by_node(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
     return [UsageSum(*row) for row in conn.execute(query.group_by(*place))]
 
 
-def together(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
-    """What each tenant held, in one line each: all that an index of fairness needs."""
-    span_s = _length(conn, since_s, until_s)
+def totals_by_tenant(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
+    """Usage by tenant, summed over the range: enough for a fairness index."""
+    span_s = _span_length(conn, since_s, until_s)
     if span_s is None:
         within = usage.c.to_s > since_s, usage.c.from_s < until_s
         query = select(usage.c.tenant, *_LINE.values()).where(*within).group_by(usage.c.tenant)
@@ -115,54 +115,59 @@ def together(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]
     return [UsageSum(*row) for row in conn.execute(query)]
 
 
-def hours(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
-    """By tenant and hour, for the whole hours between two moments."""
+def hours_by_tenant(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
+    """Usage by tenant and hour, for the whole hours of the range."""
     within = _SPAN.span_s == COARSE_S, _SPAN.number >= since_s / COARSE_S, _SPAN.number < until_s / COARSE_S
     query = select(_SPAN.tenant, *_SUM.values()).where(*within).group_by(_SPAN.number, _SPAN.tenant)
     return [UsageSum(*row) for row in conn.execute(query)]
 
 
-def _length(conn: Connection, since_s: float, until_s: float) -> int | None:
-    """The length of the spans that answer a question; None: the lines do."""
-    if until_s - since_s <= LINES_WITHIN_S and since_s >= retention_marks.since(conn, retention_marks.LINES):
+def _span_length(conn: Connection, since_s: float, until_s: float) -> int | None:
+    """Length of the spans to read for a range; None: read the lines."""
+    if until_s - since_s <= LINES_WITHIN_S and since_s >= retention_marks.kept_since(conn, retention_marks.LINES):
         return None
-    fine = until_s - since_s <= KEPT_S[FINE_S] and since_s >= retention_marks.since(conn, retention_marks.FINE) - FINE_S
+    fine = (
+        until_s - since_s <= KEPT_S[FINE_S]
+        and since_s >= retention_marks.kept_since(conn, retention_marks.FINE) - FINE_S
+    )
     return FINE_S if fine else COARSE_S
 
 
 def _bin(number: Column[int], span_s: int, step_s: float) -> ColumnElement[Any]:
-    """The numbers of spans, as many together as half a step has."""
+    """Group span numbers, so that two groups make one step."""
     together = int(step_s / 2 / span_s)
     return number // literal_column(str(together), Integer) if together > 1 else number
 
 
 def _within(span_s: int, since_s: float, until_s: float) -> Any:
-    """Spans that the time touches. Both ends are named, so that it is a range of the index."""
+    """Spans that the range touches. Both ends are given, so that it is an index range."""
     first, last = math.floor(since_s / span_s), math.ceil(until_s / span_s)
     return _SPAN.span_s == span_s, _SPAN.number >= first, _SPAN.number < last
 
 
-# ---------------------------------------------------------------- who wanted anything
+# ---------------------------------------------------------------- demand
 
 
-def note_wish(conn: Connection, tenant: str, from_s: float, to_s: float) -> None:
-    """Note that a job of this tenant, which has ended, wanted devices from then to then."""
+def record_demand(conn: Connection, tenant: str, from_s: float, to_s: float) -> None:
+    """Record that an ended job of this tenant demanded devices from ``from_s`` to ``to_s``."""
     rows = []
-    from_s = min(from_s, to_s)  # clocks are set
+    from_s = min(from_s, to_s)  # the clock may have been set back
     for span_s, kept_s in KEPT_S.items():
         first, last = int(max(from_s, to_s - kept_s) // span_s), int(to_s // span_s)
         rows += [{"span_s": span_s, "number": number, "tenant": tenant} for number in range(first, last + 1)]
-    conn.execute(_wish(conn.dialect.name), rows)
+    conn.execute(_insert_demand(conn.dialect.name), rows)
 
 
 @cache
-def _wish(dialect: str) -> Insert:
+def _insert_demand(dialect: str) -> Insert:
     return insert_into(dialect, wishes).on_conflict_do_nothing()
 
 
-def wished(conn: Connection, since_s: float, until_s: float, step_s: float = 0.0) -> list[tuple[str, float, float]]:
-    """Tenant, begin and end of each time in which it had jobs that wanted devices; what has not ended ends now."""
-    span_s = _length(conn, since_s, until_s)
+def demand_periods(
+    conn: Connection, since_s: float, until_s: float, step_s: float = 0.0
+) -> list[tuple[str, float, float]]:
+    """Tenant, begin and end of each period with demand for devices; unfinished jobs demand until ``until_s``."""
+    span_s = _span_length(conn, since_s, until_s)
     spans = select(jobs.c.tenant, jobs.c.submitted_s, jobs.c.finished_s)
     waiting = conn.execute(spans.where(jobs.c.finished_s.is_(None), jobs.c.submitted_s < until_s))
     found = [(tenant, float(from_s), until_s) for tenant, from_s, _ in waiting]
