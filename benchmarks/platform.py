@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from fairlead import Client
-from fairlead.demo.participants import granted
+from fairlead.demo.participants import granted_folders
 from fairlead.sdk.jobs import Job
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -123,7 +123,7 @@ def platform(nodes: str, isolation: str | None = None) -> Iterator[Platform]:
     made = Platform(home, nodes, isolation)
     try:
         made.up()
-        made.client.create_tenant("bench", policy={"folders": granted()})
+        made.client.create_tenant("bench", policy={"folders": granted_folders()})
         made.warm(len(made.client.nodes()))
         yield made
     finally:

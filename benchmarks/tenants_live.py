@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.platform import PROGRAMS, Platform, kill, platform, wait_until
 from benchmarks.tenants_world import Ask, Course, Kill, Scene, Span, Work, drawn, jobs_at_once, kill_times, share
-from fairlead.demo.participants import granted
+from fairlead.demo.participants import granted_folders
 from fairlead.errors import FairleadError
 
 CORES = 0.18  # of each node, so that the platform has cores of its own
@@ -56,7 +56,8 @@ class Live:
     def play(self) -> Course:
         """Measure a step, let the tenants come, kill, and read the logs when time is up."""
         for name, weight in self.course.weights.items():
-            self.running.client.create_tenant({"name": name, "weight": weight, "policy": {"folders": granted()}})
+            spec = {"name": name, "weight": weight, "policy": {"folders": granted_folders()}}
+            self.running.client.create_tenant(spec)
         self.stretch = self._measured()
         begun_s = self.begun_s = time.time()
         threads = [threading.Thread(target=self._guarded, args=(self._look,), daemon=True)]

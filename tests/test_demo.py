@@ -1,4 +1,4 @@
-"""The demonstration does what it says, on whatever data there are, and leaves nothing behind."""
+"""The demonstration shows what it promises, with or without real data, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def until(condition: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-def living_with(word: str) -> list[str]:
+def processes_with(word: str) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
@@ -50,54 +50,54 @@ def living_with(word: str) -> list[str]:
     return found
 
 
-def end(play: subprocess.Popen[str]) -> None:
-    """One that still runs is told to end as by a person, so that its platform ends with it."""
-    if play.poll() is None:
-        play.send_signal(signal.SIGINT)
+def interrupt(demo: subprocess.Popen[str]) -> None:
+    """Interrupt a demonstration that still runs, as Ctrl-C does, so that it ends its platform."""
+    if demo.poll() is None:
+        demo.send_signal(signal.SIGINT)
         try:
-            play.communicate(timeout=60)
+            demo.communicate(timeout=60)
         finally:
-            play.kill()
+            demo.kill()
 
 
-def visit(said: str) -> None:
-    """A platform that was kept answers at the address that was told, to the token that was told."""
-    found = re.search(r"Its page: (http://\S+/)\s+log in with this token: (\S+)", said)
-    assert found, said
+def check_kept_platform(output: str) -> None:
+    """The kept platform answers at the printed address to the printed token."""
+    found = re.search(r"Web page: (http://\S+/)\s+token to log in:\s+(\S+)", output)
+    assert found, output
     with Client(url=found[1], token=found[2]) as admin:
         assert len(admin.nodes()) == 4 and {job.view.state for job in admin.jobs()} == {"succeeded"}
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def finished_demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("demo")
-    play = start(folder / "out", folder / "tmp", "--keep", data=True)
+    demo = start(folder / "out", folder / "tmp", "--keep", data=True)
     try:
-        said, _ = play.communicate(timeout=400)
-        visit(said)
+        output, _ = demo.communicate(timeout=400)
+        check_kept_platform(output)
     finally:
-        end(play)
+        interrupt(demo)
         for home in (folder / "tmp").glob("fairlead-*"):
             down = [sys.executable, "-m", "fairlead.cli.main", "down", "--home", str(home)]
             subprocess.run(down, check=True, timeout=90, capture_output=True)
-    assert living_with(str(folder / "tmp")) == []
+    assert processes_with(str(folder / "tmp")) == []
     log = folder / "out" / "control.log"
-    assert play.returncode == 0, said + (log.read_text()[-6000:] if log.exists() else "")
-    return said, folder / "out"
+    assert demo.returncode == 0, output + (log.read_text()[-6000:] if log.exists() else "")
+    return output, folder / "out"
 
 
 @pytest.fixture
-def report(played: tuple[str, Path]) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((played[1] / "report.json").read_text())
+def report(finished_demo: tuple[str, Path]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((finished_demo[1] / "report.json").read_text())
     return document
 
 
 @pytest.mark.timeout(600)
-def test_the_demo_ends_well_and_says_where_its_plot_is(played: tuple[str, Path]) -> None:
-    said, out = played
-    assert f"plot of the shares over time: {out / 'shares.png'}" in said
+def test_the_demo_ends_well_and_says_where_its_plot_is(finished_demo: tuple[str, Path]) -> None:
+    output, out = finished_demo
+    assert f"plot of the shares over time: {out / 'shares.png'}" in output
     assert (out / "shares.png").read_bytes().startswith(b"\x89PNG")
-    assert "data: " in said and "node-" in said
+    assert "data: " in output and "node-" in output
 
 
 def test_every_job_of_the_demo_finished_and_learned(report: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def test_every_job_of_the_demo_finished_and_learned(report: dict[str, Any]) -> N
     accuracy = {job["name"]: job["metrics"].get("accuracy") for job in report["jobs"]}
     assert accuracy.pop("calls") is None
     assert accuracy["images"] > 0.25 and accuracy["texts"] > 0.6 and accuracy["clients"] > 0.8
-    assert any("rows in" in line for job in report["jobs"] for line in job["said"])
+    assert any("rows in" in line for job in report["jobs"] for line in job["log"])
 
 
 def test_the_demo_shows_entitlements_by_weight_and_shares_that_add_up(report: dict[str, Any]) -> None:
@@ -147,14 +147,14 @@ def test_a_job_of_the_demo_made_room_for_a_more_urgent_one_and_both_that_and_gro
 @pytest.mark.timeout(400)
 def test_a_demo_that_is_interrupted_again_and_again_takes_its_platform_down(tmp_path: Path) -> None:
     home = tmp_path / "tmp"
-    play = start(tmp_path / "out", home, data=False)
+    demo = start(tmp_path / "out", home, data=False)
     try:
         until(lambda: any(home.glob("fairlead-demo-*/profile.json")), 150)
-        until(lambda: play.send_signal(signal.SIGINT) or play.poll() is not None, 60)  # people press it again
-        said, _ = play.communicate(timeout=60)
+        until(lambda: demo.send_signal(signal.SIGINT) or demo.poll() is not None, 60)  # Ctrl-C again and again
+        output, _ = demo.communicate(timeout=60)
     finally:
-        end(play)
-    assert play.returncode == 130, said
-    assert "scikit-learn's bundled data sets" in said
+        interrupt(demo)
+    assert demo.returncode == 130, output
+    assert "scikit-learn's bundled data sets" in output
     assert not any(home.glob("fairlead-*"))
-    assert living_with(str(home)) == []
+    assert processes_with(str(home)) == []

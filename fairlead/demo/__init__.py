@@ -1,1 +1,1 @@
-"""The demonstration: three tenants train real models on one small cluster, a node dies, and all of it ends well."""
+"""The demonstration: three tenants train real models on a small cluster, one node is killed, and all jobs finish."""

@@ -1,4 +1,4 @@
-"""Who takes part in the demonstration: tenants, their jobs, how much work each is, and on which data."""
+"""The demonstration's tenants and jobs, and the data sets that they use."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-JOBS = Path(__file__).parent / "jobs"
-"""The folder that is submitted: plain user code that knows nothing of this demonstration."""
+JOBS_FOLDER = Path(__file__).parent / "jobs"
+"""The submitted folder: plain user code that does not know this demonstration."""
 
 
-def granted() -> list[str]:
-    """The folders that the tenants may read: that of the data, if there is one."""
+def granted_folders() -> list[str]:
+    """The folders that tenants may read: FAIRLEAD_DATA, if it exists."""
     folder = os.environ.get("FAIRLEAD_DATA")
     return [str(Path(folder).absolute())] if folder and Path(folder).is_dir() else []
 
@@ -28,23 +28,23 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A data set: where it lies below FAIRLEAD_DATA, what it is called, and what is used when it is not there."""
+    """A data set: its folder below FAIRLEAD_DATA, its name, and the name of its replacement."""
 
     place: str
     name: str
     instead: str
 
-    def here(self) -> bool:
+    def available(self) -> bool:
         folder = os.environ.get("FAIRLEAD_DATA")
         return bool(folder) and (Path(str(folder)) / self.place).exists()
 
-    def used(self) -> str:
-        return self.name if self.here() else self.instead
+    def name_in_use(self) -> str:
+        return self.name if self.available() else self.instead
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One job: what is submitted for whom, with parameters for the real data and for the bundled ones."""
+    """One job and its tenant, with parameters for the real data (``params``) and for the bundled ones."""
 
     name: str
     tenant: str
@@ -54,16 +54,16 @@ class DemoJob:
     command: tuple[str, ...] | None = None
     workers: str = "1"
     priority: int = 0
-    later: bool = False  # submitted only when everybody is busy
+    when_busy: bool = False  # submitted once all trainings are running
     params: Mapping[str, Any] = field(default_factory=dict)
     bundled: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, scale: float) -> dict[str, Any]:
-        """The job as the SDK takes it; ``scale`` shortens the training."""
+        """The job as a spec for the SDK; ``scale`` shortens the training."""
         common = {"name": self.name, "workers": self.workers, "priority": self.priority}
         if self.command is not None:
             return {**common, "command": list(self.command)}
-        params = dict(self.params if self.data.here() else self.bundled)
+        params = dict(self.params if self.data.available() else self.bundled)
         params["epochs"] = max(1, round(params["epochs"] * scale))
         return {**common, "run": self.run, "params": params}
 
@@ -78,7 +78,7 @@ CIFAR = Data("cifar10", "CIFAR-10", "digits")
 IMDB = Data("imdb", "IMDB reviews", "digits as words")
 BANK = Data("bank_marketing", "Bank Marketing", "breast cancer")
 
-WORK = (
+JOBS = (
     DemoJob(
         "images", "vision", "a CNN", CIFAR, run="images.py:training", workers="1:4",
         params={"epochs": 16, "images": 4000}, bundled={"epochs": 60, "width": 96},
@@ -91,17 +91,17 @@ WORK = (
         "clients", "marketing", "an MLP", BANK, run="table.py:training", workers="1:2",
         params={"epochs": 16}, bundled={"epochs": 200, "width": 1024},
     ),
-    DemoJob("calls", "marketing", "a plain command", BANK, command=("python", "calls.py"), priority=10, later=True),
+    DemoJob("calls", "marketing", "a plain command", BANK, command=("python", "calls.py"), priority=10, when_busy=True),
 )  # fmt: skip
 
-QUICK = 0.3
-"""How much of the training ``--quick`` does."""
+QUICK_SCALE = 0.3
+"""The part of the epochs that ``--quick`` trains."""
 
 
-def about_data() -> str:
-    """One sentence that says which data are used, and why."""
+def data_summary() -> str:
+    """One sentence that says which data are used and why."""
     folder = os.environ.get("FAIRLEAD_DATA")
-    missing = {work.data.name for work in WORK if not work.data.here()}
+    missing = {work.data.name for work in JOBS if not work.data.available()}
     if not missing:
         return f"data: Bank Marketing, CIFAR-10 and IMDB from FAIRLEAD_DATA ({folder})"
     why = f"{', '.join(sorted(missing))} not in FAIRLEAD_DATA ({folder})" if folder else "FAIRLEAD_DATA is not set"

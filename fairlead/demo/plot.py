@@ -1,4 +1,4 @@
-"""The picture of the shares over time: who held how many devices, and how many workers each job had."""
+"""Draws the devices of each tenant and the workers of each job over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     figure, (above, below) = pyplot.subplots(
         2, 1, figsize=(11, 6.6), dpi=130, sharex=True, height_ratios=(3, 2.2), layout="constrained"
     )
-    figure.suptitle("Three tenants of weights 3 : 2 : 1 share four nodes", x=0.01, ha="left", color=INK, size=14)
+    figure.suptitle("Three tenants with weights 3 : 2 : 1 share four nodes", x=0.01, ha="left", color=INK, size=14)
     _shares(above, document, begin_s)
     _gangs(below, document, begin_s)
     for axes in (above, below):
@@ -43,7 +43,7 @@ def _shares(axes: Any, document: dict[str, Any], begin_s: float) -> None:
     axes.axhline(document["devices"], color=INK, lw=0.8, ls=":")
     axes.set_ylim(0, document["devices"] * 1.25)
     axes.set_yticks(range(document["devices"] + 1))
-    axes.set_title("devices held", loc="left", color=INK, size=10)
+    axes.set_title("devices held by each tenant", loc="left", color=INK, size=10)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     if document["kill"] is not None:
         _mark_kill(axes, document, begin_s)
@@ -52,7 +52,7 @@ def _shares(axes: Any, document: dict[str, Any], begin_s: float) -> None:
 def _mark_kill(axes: Any, document: dict[str, Any], begin_s: float) -> None:
     kill = document["kill"]
     at_s, took_s = kill["time_s"] - begin_s, kill["to_next_step_s"]
-    again = f"; {kill['job']} steps again after {took_s:.2f} s" if took_s is not None else ""
+    again = f"; {kill['job']} next step after {took_s:.2f} s" if took_s is not None else ""
     axes.axvline(at_s, color=KILL, lw=1.4)
     axes.annotate(
         f"{kill['node']} killed{again}", (at_s, document["devices"] * 1.12), xytext=(5, 0),
@@ -61,7 +61,7 @@ def _mark_kill(axes: Any, document: dict[str, Any], begin_s: float) -> None:
 
 
 def _gangs(axes: Any, document: dict[str, Any], begin_s: float) -> None:
-    """A lane per job, as thick as its gang has workers."""
+    """Draw one lane per job; its thickness is the number of workers."""
     jobs = document["jobs"]
     for lane, job in enumerate(reversed(jobs)):
         color = COLORS[job["tenant"]]

@@ -1,4 +1,4 @@
-"""A plain command, not a training: who is worth a call, counted from the same table; knows nothing of Fairlead."""
+"""A plain command, not a training: finds the groups of clients that are worth a call. It does not use Fairlead."""
 
 import csv
 import gzip

@@ -20,18 +20,18 @@ def accuracy(output: torch.Tensor, target: torch.Tensor) -> float:
 
 
 def recall(output: torch.Tensor, target: torch.Tensor) -> float:
-    """The part of the rare class that was found."""
+    """The part of the rare class that the model finds."""
     return float((output.argmax(dim=1) == target)[target == 1].float().mean())
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The rare class counts double, as a bank would rather call once too often; still a mean over the samples."""
+    """Cross entropy in which the rare class counts double; still a mean over the samples."""
     each = nn.functional.cross_entropy(output, target, reduction="none")
     return (each * (1 + target)).mean()
 
 
 def bank(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Calls of a campaign: did the client subscribe? The call's length is left out, as nobody knows it before."""
+    """Calls of a campaign, and whether the client subscribed. Without the call's length, which is not known before."""
     with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
         rows = list(csv.DictReader(text, delimiter=";"))
     numbers = np.array([[float(row[name]) for name in NUMBERS] for row in rows], dtype=np.float32)

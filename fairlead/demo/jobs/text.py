@@ -11,8 +11,8 @@ from torch import nn
 import fairlead
 
 WORD = re.compile(r"[a-z']+")
-WORDS = 10_000  # words share this many vectors by their hash
-LENGTH = 200  # words of a review that are read
+WORDS = 10_000  # word vectors; words share them by their hash
+LENGTH = 200  # words of a review that are used
 
 
 def accuracy(output: torch.Tensor, target: torch.Tensor) -> float:
@@ -20,11 +20,11 @@ def accuracy(output: torch.Tensor, target: torch.Tensor) -> float:
 
 
 def reviews(file: Path, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As many reviews of both kinds, as numbers of words (0: none), with 1 for a good one."""
+    """Equally many good and bad reviews as word numbers (0: no word), with label 1 for a good one."""
     from pyarrow import parquet
 
     table = parquet.read_table(file, columns=["text", "label"])
-    middle = table.num_rows // 2  # the file holds all bad reviews, then all good ones
+    middle = table.num_rows // 2  # the file has all bad reviews first, then all good ones
     rows = [*range(count // 2), *range(middle, middle + count // 2)]
     chosen = table.take(rows)
     numbers = torch.zeros(len(rows), LENGTH, dtype=torch.long)
@@ -35,7 +35,7 @@ def reviews(file: Path, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Reader(nn.Module):
-    """Word vectors, a layer over each, their mean over the words that are there, and a verdict."""
+    """Word vectors, a layer on each, their mean over the words of the text, and a classifier."""
 
     def __init__(self, words: int, width: int, classes: int) -> None:
         super().__init__()
