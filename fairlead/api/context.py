@@ -20,7 +20,7 @@ from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
 from fairlead.api.problems import MEDIA_TYPE, MalformedBody
 from fairlead.api.sse import BoundedStream, EventStream
 from fairlead.control import service
-from fairlead.control.identity.access import may_more_than_scrape
+from fairlead.control.identity.access import refuse_scraper
 from fairlead.control.records import Token
 from fairlead.errors import InvalidSpec, Unauthenticated
 from fairlead.specs import Spec, invalid
@@ -72,7 +72,7 @@ class Bearer(HTTPBearer):
         bind_contextvars(actor=who.id, tenant=who.tenant)  # in every line of the log from here on
         context(request).rate.admit(who.id, who.tenant)
         if not self._scrapers:
-            may_more_than_scrape(who)
+            refuse_scraper(who)
         return who
 
 

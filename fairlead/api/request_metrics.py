@@ -42,7 +42,10 @@ class Observed:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=seen.id)
         try:
-            with live_metrics.raised(metric_families.IN_FLIGHT), tracing.request(seen.method, scope["headers"]) as span:
+            with (
+                live_metrics.gauge_incremented(metric_families.IN_FLIGHT),
+                tracing.request_span(seen.method, scope["headers"]) as span,
+            ):
                 try:
                     await self._app(scope, receive, seen.send)
                 finally:

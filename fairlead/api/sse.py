@@ -59,7 +59,7 @@ class BoundedStream(Response):
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._held, live_metrics.raised(metric_families.STREAMS):
+        with self._held, live_metrics.gauge_incremented(metric_families.STREAMS):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
                 await self._supervise(receive, send)

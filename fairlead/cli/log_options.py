@@ -31,9 +31,9 @@ class LogOptions:
             wanted_format(self.log_format)
             wanted_level(self.log_level)
         if self.endpoint:
-            from fairlead.control.observability.tracing import check
+            from fairlead.control.observability.tracing import check_endpoint
 
-            check(self.endpoint)
+            check_endpoint(self.endpoint)
 
     @property
     def endpoint(self) -> str | None:

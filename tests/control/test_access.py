@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.control.identity.access import acting_for, may_grant, may_more_than_scrape, may_scrape, require, scope
+from fairlead.control.identity.access import acting_for, refuse_scraper, require, require_grant, require_scraper, scope
 from fairlead.control.records import Role
 from fairlead.errors import Forbidden, InvalidSpec, NotFound
 from tests.control.made import token
@@ -46,26 +46,26 @@ def test_a_viewer_only_looks() -> None:
 )
 def test_nobody_hands_out_more_than_they_have(who: Role, role: Role, tenant: str | None, allowed: bool) -> None:
     if allowed:
-        may_grant(token(who), role, tenant)
+        require_grant(token(who), role, tenant)
     else:
         with pytest.raises(Forbidden):
-            may_grant(token(who), role, tenant)
+            require_grant(token(who), role, tenant)
 
 
 @pytest.mark.parametrize("role", [Role.ADMIN, Role.SCRAPER])
 def test_a_token_for_the_whole_platform_belongs_to_no_tenant(role: Role) -> None:
     with pytest.raises(InvalidSpec, match="belong to no tenant"):
-        may_grant(token(Role.ADMIN), role, "vision")
+        require_grant(token(Role.ADMIN), role, "vision")
 
 
 def test_a_scraper_has_no_tenant_and_so_sees_nothing_rather_than_all() -> None:
     scraper = token(Role.SCRAPER, None)
-    for ask in (scope, may_more_than_scrape, lambda who: acting_for(who, None), lambda who: acting_for(who, "vision")):
+    for ask in (scope, refuse_scraper, lambda who: acting_for(who, None), lambda who: acting_for(who, "vision")):
         with pytest.raises(Forbidden, match="reads /metrics and nothing else"):
             ask(scraper)
     with pytest.raises(Forbidden, match="scraper may not ask"):
         require(scraper, Role.VIEWER, "ask")
-    may_scrape(scraper)
-    may_scrape(token(Role.ADMIN))
+    require_scraper(scraper)
+    require_scraper(token(Role.ADMIN))
     with pytest.raises(Forbidden):
-        may_scrape(token(Role.TENANT_ADMIN))
+        require_scraper(token(Role.TENANT_ADMIN))

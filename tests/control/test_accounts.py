@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Connection
 
 from fairlead.control.records import Role, Token, Usage
-from fairlead.control.service.core import UseNotes
-from fairlead.control.service.tenants import DAY_S, MOST_NEW_TOKENS, MOST_TOKENS, need_tokens
+from fairlead.control.service.core import AuditThrottle
+from fairlead.control.service.tenants import DAY_S, MAX_NEW_TOKENS, MAX_TOKENS, require_token_room
 from fairlead.control.store import audit, ledger, ledger_sums, tokens
 from fairlead.control.store.audit import AuditFilter
 from fairlead.control.store.usage_breakdown import BreakdownLine, break_down, token_labels
@@ -167,29 +167,29 @@ def _tokens(db: Opened, count: int, **fields: Any) -> None:
 
 
 def test_a_tenant_has_no_more_good_tokens_than_it_may(db: Opened) -> None:
-    _tokens(db, MOST_TOKENS - 1, created_s=0.0)
+    _tokens(db, MAX_TOKENS - 1, created_s=0.0)
     _tokens(db, 3, created_s=0.0, revoked_s=1.0)
     _tokens(db, 3, created_s=0.0, expires_s=10.0)
-    db.read(need_tokens, "vision", 20.0)
+    db.read(require_token_room, "vision", 20.0)
     with pytest.raises(Refused, match="has 502 good tokens"):
-        db.read(need_tokens, "vision", 5.0)  # when three of them had not expired
+        db.read(require_token_room, "vision", 5.0)  # when three of them had not expired
     _tokens(db, 1, created_s=2.0)
     with pytest.raises(Refused, match="has 500 good tokens") as caught:
-        db.read(need_tokens, "vision", 20.0)
+        db.read(require_token_room, "vision", 20.0)
     assert "fairlead token revoke" in str(caught.value.fix)
-    db.read(need_tokens, "nlp", 20.0)
+    db.read(require_token_room, "nlp", 20.0)
 
 
 def test_revoked_tokens_do_not_pile_up_either(db: Opened) -> None:
     now_s = 10 * DAY_S
-    _tokens(db, MOST_NEW_TOKENS, created_s=now_s - 60, revoked_s=now_s - 30)
+    _tokens(db, MAX_NEW_TOKENS, created_s=now_s - 60, revoked_s=now_s - 30)
     with pytest.raises(Refused, match="were made within a day"):
-        db.read(need_tokens, "vision", now_s)
-    db.read(need_tokens, "vision", now_s + DAY_S)
+        db.read(require_token_room, "vision", now_s)
+    db.read(require_token_room, "vision", now_s + DAY_S)
 
 
 def test_what_a_token_does_again_and_again_is_noted_once_a_minute() -> None:
-    noted = UseNotes(60.0)
+    noted = AuditThrottle(60.0)
     assert [noted.due("a", "session.open", now_s) for now_s in (0.0, 1.0, 59.0, 60.0, 61.0)] == [
         True, False, False, True, False,
     ]  # fmt: skip

@@ -15,12 +15,12 @@ from fairlead.cluster import Member
 from fairlead.control.accounting.budgets import (
     BudgetStop,
     Spending,
-    afford,
-    barred,
-    period,
+    budget_period,
+    budget_stops,
+    record_budget_events,
+    require_budget,
     spendings,
-    tell,
-    used_up_by,
+    spent_budgets,
 )
 from fairlead.control.records import Generation, GenerationPhase, Tenant, Usage
 from fairlead.control.store import Store, events, generations, ledger, migrate, tenants
@@ -48,7 +48,7 @@ def at(text: str) -> float:
     ],
 )  # fmt: skip
 def test_a_period_begins_at_midnight_utc(per: str, now: str, since: str, until: str) -> None:
-    assert period(per, at(now)) == (at(since), at(until))
+    assert budget_period(per, at(now)) == (at(since), at(until))
 
 
 def limit(db: Opened, hours: float, per: str = "month", **more: float) -> Tenant:
@@ -99,13 +99,13 @@ def test_a_used_up_budget_is_refused_with_field_value_and_date(db: Opened) -> No
     tenant = limit(db, 2.0)
     used(db, NOW_S - 2 * HOUR_S, NOW_S)
     with pytest.raises(OverBudget) as refused:
-        db.read(afford, tenant, NOW_S)
+        db.read(require_budget, tenant, NOW_S)
     error = refused.value
     assert (error.status, error.exit_code, error.field, error.value) == (409, 4, "budget", "2h/month")
     assert "2026-12-01 00:00 UTC" in str(error.fix)
     assert isinstance(FairleadError.from_problem(error.problem()), OverBudget)
-    db.read(afford, tenant, at("2026-12-01"))  # the next month is another one
-    db.read(afford, limit(db, 2.1), NOW_S)
+    db.read(require_budget, tenant, at("2026-12-01"))  # the next month is another one
+    db.read(require_budget, limit(db, 2.1), NOW_S)
 
 
 def told(db: Opened) -> list[tuple[str, str]]:
@@ -116,7 +116,9 @@ def test_a_warning_and_the_end_are_each_told_once_in_a_period(db: Opened) -> Non
     limit(db, 10.0, warn_at=0.5)
 
     def look(now_s: float = NOW_S) -> None:
-        db.write(lambda conn: tell(conn, spendings(conn, tenants.all_tenants(conn), now_s).values(), now_s))
+        db.write(
+            lambda conn: record_budget_events(conn, spendings(conn, tenants.all_tenants(conn), now_s).values(), now_s)
+        )
 
     used(db, NOW_S - 4 * HOUR_S, NOW_S)
     look()
@@ -142,11 +144,11 @@ def test_a_warning_and_the_end_are_each_told_once_in_a_period(db: Opened) -> Non
 def test_from_when_to_when_nothing_was_left_is_known_afterwards(db: Opened) -> None:
     limit(db, 2.0, "day")
     used(db, NOW_S - HOUR_S, NOW_S, devices=3)
-    db.write(lambda conn: tell(conn, spendings(conn, tenants.all_tenants(conn), NOW_S).values(), NOW_S))
-    midnight_s = period("day", NOW_S)[1]
+    db.write(lambda conn: record_budget_events(conn, spendings(conn, tenants.all_tenants(conn), NOW_S).values(), NOW_S))
+    midnight_s = budget_period("day", NOW_S)[1]
 
     def spans(now_s: float, since_s: float = NOW_S - HOUR_S) -> list[BudgetStop]:
-        return db.read(lambda conn: barred(conn, tenants.all_tenants(conn), since_s, now_s))
+        return db.read(lambda conn: budget_stops(conn, tenants.all_tenants(conn), since_s, now_s))
 
     assert spans(NOW_S + 60.0) == [BudgetStop("vision", NOW_S, midnight_s)]
     assert spans(midnight_s + 60.0) == [BudgetStop("vision", NOW_S, midnight_s)], "also when the next period has begun"
@@ -202,13 +204,13 @@ def test_who_stands_below_a_used_up_budget_is_refused_and_barred(db: Opened) -> 
     below(db, "text")
     used(db, NOW_S - HOUR_S, NOW_S, tenant="text", devices=4)
     known = db.read(tenants.all_tenants)
-    spent = used_up_by(known, db.read(lambda conn: spendings(conn, known, NOW_S)))
+    spent = spent_budgets(known, db.read(lambda conn: spendings(conn, known, NOW_S)))
     assert {name: one.of for name, one in spent.items()} == {"vision": "", "text": "vision"}
     text = next(tenant for tenant in known if tenant.name == "text")
     with pytest.raises(OverBudget, match="tenant vision, above text, has used up its budget of 2 device hours a month"):
-        db.read(afford, text, NOW_S)
-    db.write(lambda conn: tell(conn, spendings(conn, known, NOW_S).values(), NOW_S))
-    assert {one.tenant for one in db.read(barred, known, NOW_S - HOUR_S, NOW_S + 1)} == {"vision", "text"}
+        db.read(require_budget, text, NOW_S)
+    db.write(lambda conn: record_budget_events(conn, spendings(conn, known, NOW_S).values(), NOW_S))
+    assert {one.tenant for one in db.read(budget_stops, known, NOW_S - HOUR_S, NOW_S + 1)} == {"vision", "text"}
 
 
 def test_of_several_budgets_the_one_that_lasts_longest_is_named(db: Opened) -> None:
@@ -217,5 +219,5 @@ def test_of_several_budgets_the_one_that_lasts_longest_is_named(db: Opened) -> N
     used(db, NOW_S - HOUR_S, NOW_S, tenant="text", devices=4)
     text = next(tenant for tenant in db.read(tenants.all_tenants) if tenant.name == "text")
     with pytest.raises(OverBudget) as refused:
-        db.read(afford, text, NOW_S)
+        db.read(require_budget, text, NOW_S)
     assert refused.value.value == "2h/month"

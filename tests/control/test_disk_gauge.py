@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.control.observability import disk_metrics
-from fairlead.control.observability.disk_metrics import COST, EVERY_S, Disk, DiskGauge, measure
+from fairlead.control.observability.disk_metrics import EVERY_S, PAUSE_FACTOR, DiskGauge, DiskUsage, measure
 from fairlead.home import Home
 
 from .stores import run
@@ -38,10 +38,10 @@ def test_the_first_reading_is_waited_for_and_later_ones_are_made_behind(
 ) -> None:
     now_s, taken = [100.0], list[float]()
 
-    def measured(home: Home, tenants: object) -> Disk:
+    def measured(home: Home, tenants: object) -> DiskUsage:
         taken.append(now_s[0])
         now_s[0] += took_s
-        return Disk(size=len(taken))
+        return DiskUsage(size=len(taken))
 
     took_s = 0.1
     monkeypatch.setattr(disk_metrics, "measure", measured)
@@ -61,5 +61,5 @@ def test_the_first_reading_is_waited_for_and_later_ones_are_made_behind(
     assert run(ask(100.1 + EVERY_S)) == 1 and len(taken) == 2, "the one before is told, and a new one made"
     later_s = 110.1 + EVERY_S
     assert run(ask(later_s + EVERY_S)) == 2 and len(taken) == 2, "dear ones are made more seldom"
-    assert run(ask(later_s + COST * 10.0)) == 2 and len(taken) == 3
+    assert run(ask(later_s + PAUSE_FACTOR * 10.0)) == 2 and len(taken) == 3
     assert run(ask(now_s[0])) == 3

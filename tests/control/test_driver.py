@@ -49,7 +49,7 @@ def transactions(db: Opened, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(db.store, "write", write)
     monkeypatch.setattr(pipelines, "update_stage", update_stage)
-    monkeypatch.setattr(control_pipelines, "LONGEST_S", 1e9)
+    monkeypatch.setattr(control_pipelines, "MAX_PASS_S", 1e9)
     run(Pipelines(db.store, lambda: 1_000_001.0).advance())
     return changed
 
@@ -107,7 +107,7 @@ def test_a_pipeline_of_before_the_bounds_is_still_read(db: Opened) -> None:
 def test_what_takes_longer_than_a_round_may_wait_goes_on_in_the_next_which_follows_at_once(
     db: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_pipelines, "LONGEST_S", 0.0)
+    monkeypatch.setattr(control_pipelines, "MAX_PASS_S", 0.0)
     stored(db, {f"s{n:03}": {"command": ["true"]} for n in range(MANY)})
     woken: list[int] = []
     driver = Pipelines(db.store, lambda: 1_000_001.0, lambda: woken.append(1))
@@ -135,13 +135,13 @@ def test_the_writer_reads_no_whole_pipeline(db: Opened, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(db.store, "write", write)
     monkeypatch.setattr(pipelines, "stages_of", stages_of)
-    monkeypatch.setattr(control_pipelines, "LONGEST_S", 1e9)
+    monkeypatch.setattr(control_pipelines, "MAX_PASS_S", 1e9)
     assert len(run(Pipelines(db.store, lambda: 1_000_001.0).advance()) or ()) == MANY
 
 
 def test_pipelines_take_turns_and_whoever_waited_longest_is_next(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [stored(db, {"s": {"command": ["true"]}}, f"flow-{letter}") for letter in "abc"]
-    monkeypatch.setattr(control_pipelines, "LONGEST_S", -1.0)  # one at a time
+    monkeypatch.setattr(control_pipelines, "MAX_PASS_S", -1.0)  # one at a time
     every, driven = Pipelines(db.store, lambda: 1_000_001.0), list[str]()
 
     async def drive(name: str) -> set[str]:

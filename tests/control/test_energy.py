@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.control.accounting.energy import energy
+from fairlead.control.accounting.energy import energy_report
 from fairlead.control.records import Usage
 from fairlead.control.store.node_sleep import NodeSleep
 
@@ -18,23 +18,23 @@ def line(tenant: str, node: str, from_s: float, to_s: float, devices: int = 1) -
 
 
 def test_an_idle_hour_a_busy_one_and_one_asleep() -> None:
-    idle = energy(NODES, [], [], 0.0, HOUR)
+    idle = energy_report(NODES, [], [], 0.0, HOUR)
     assert idle["kwh"] == pytest.approx(4 * 0.010) and idle["saved_kwh"] == 0.0
-    busy = energy(NODES, [line("a", "node-0", 0.0, HOUR, 2)], [], 0.0, HOUR)
+    busy = energy_report(NODES, [line("a", "node-0", 0.0, HOUR, 2)], [], 0.0, HOUR)
     assert busy["kwh"] == pytest.approx(2 * 0.100 + 2 * 0.010)
     assert busy["tenants"] == {"a": pytest.approx(0.2)}
-    asleep = energy(NODES, [], [NodeSleep("node-1", 0.0, None)], 0.0, HOUR)
+    asleep = energy_report(NODES, [], [NodeSleep("node-1", 0.0, None)], 0.0, HOUR)
     assert asleep["kwh"] == pytest.approx(2 * 0.010 + 2 * 0.001)
     assert asleep["saved_kwh"] == pytest.approx(2 * 0.009) and asleep["asleep_s"] == HOUR and asleep["wakes"] == 0
 
 
 def test_waking_costs_what_it_was_seen_to_take() -> None:
     rests = [NodeSleep("node-1", 0.0, HOUR / 2, woken_in_s=10.0)]
-    found = energy(NODES, [], rests, 0.0, HOUR)
+    found = energy_report(NODES, [], rests, 0.0, HOUR)
     slept = 2 * 0.009 / 2
     assert found["wakes"] == 1 and found["saved_kwh"] == pytest.approx(slept - 2 * 10.0 * 90.0 / 3.6e6)
 
 
 def test_only_what_falls_into_the_time_counts() -> None:
-    found = energy(NODES, [line("a", "node-0", -HOUR, HOUR / 2)], [NodeSleep("node-1", -HOUR, 10.0)], 0.0, HOUR)
+    found = energy_report(NODES, [line("a", "node-0", -HOUR, HOUR / 2)], [NodeSleep("node-1", -HOUR, 10.0)], 0.0, HOUR)
     assert found["tenants"]["a"] == pytest.approx(0.05) and found["asleep_s"] == 10.0

@@ -68,7 +68,7 @@ def test_each_event_comes_once_and_in_order_whatever_ring_and_store_hold(
     acts: list[str], tenant: str | None, most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_ring, "MOST", most)
+        patch.setattr(event_ring, "MAX_EVENTS", most)
         stored = _patched(patch)
         stored.events = [event(n, ("vision", "text")[n % 2]) for n in range(1, 8)]
         stored.ring.begin(4)
@@ -114,7 +114,7 @@ def test_who_waits_is_woken_by_own_events_only_and_the_store_is_not_asked(stored
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert stored.queries == 0 and not stored.ring.followed
+        assert stored.queries == 0 and not stored.ring.has_followers
 
     run(check())
 
@@ -124,13 +124,13 @@ def test_the_ring_is_bounded_in_events_and_in_bytes() -> None:
     ring.begin(0)
     for n in range(1, 5000):
         ring.extend([event(n)])
-        assert len(ring._kept) <= event_ring.MOST
+        assert len(ring._entries) <= event_ring.MAX_EVENTS
     for n in range(5000, 5100):
         ring.extend([event(n, text="x" * 300_000)])
-    assert ring._chars <= event_ring.MOST_CHARS and ring._chars == sum(kept.chars for kept in ring._kept)
+    assert ring._chars <= event_ring.MAX_CHARS and ring._chars == sum(kept.chars for kept in ring._entries)
     assert ring.after(ring.since, (None, None), 5000) is not None
     assert ring.after(ring.since - 1, (None, None), 1) is None, "it has gaps and does not say so"
-    ring.extend([event(5100, text="x" * (event_ring.MOST_CHARS + 1))])
+    ring.extend([event(5100, text="x" * (event_ring.MAX_CHARS + 1))])
     assert ring.since == 5100 and ring.after(5100, (None, None), 1) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.control.accounting.fairness import fairness_view, tell_fairness
+from fairlead.control.accounting.fairness import fairness_view, record_fairness_events
 from fairlead.control.store import events
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.fairness_over_time import judged
@@ -27,7 +27,7 @@ def memory(accounts: dict[str, Account], *, corrects: bool = False) -> dict[str,
 
 def test_beginning_and_end_of_a_correction_are_told_once(db: Opened) -> None:
     def hold(before: dict[str, Any], after: dict[str, Any]) -> None:
-        db.write(lambda conn: tell_fairness(conn, before, after, 5.0))
+        db.write(lambda conn: record_fairness_events(conn, before, after, 5.0))
 
     for before, after in (({}, HIGH), (HIGH, HIGH), (HIGH, LOW), (LOW, LOW), (LOW, HIGH), (HIGH, HIGH)):
         hold(memory(before) if before else {}, memory(after))
@@ -40,7 +40,7 @@ def test_beginning_and_end_of_a_correction_are_told_once(db: Opened) -> None:
 
 
 def test_only_who_runs_the_platform_reads_names(db: Opened) -> None:
-    db.write(lambda conn: tell_fairness(conn, {}, memory(LOW), 5.0))
+    db.write(lambda conn: record_fairness_events(conn, {}, memory(LOW), 5.0))
     [all_of_it] = [event for event in db.read(events.after, 0, 100) if event.tenant is None]
     assert "meek had 11% of what was due" in all_of_it.text and "within 30 minutes" in all_of_it.text
     assert all_of_it.facts["behind"] == {"meek": pytest.approx(1 / 9)} and all_of_it.facts["ahead"] == ["hog"]

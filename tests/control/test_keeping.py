@@ -114,8 +114,8 @@ def test_jobs_that_ran_queue_again_and_nothing_of_the_old_platform_leads(home: H
     assert phases["ends-1"] is JobPhase.SUCCEEDED and back.going_on == 3
     (generation,) = read(url, generations.of_job, "runs-1")
     assert (generation.phase, generation.outcome) == (GenerationPhase.ENDED, "restored")
-    old = read(f"sqlite:///{home.database}", table_rows.facts)["epoch"]
-    assert read(url, table_rows.facts)["epoch"] > max(old, 1_600_000_000)
+    old = read(f"sqlite:///{home.database}", table_rows.store_facts)["epoch"]
+    assert read(url, table_rows.store_facts)["epoch"] > max(old, 1_600_000_000)
     new: list[LoggedEvent] = read(url, events.after, 0, 99)
     assert min(event.id for event in new if event.time_s > 5.0) == 3, "ids are not given twice, not even forgotten ones"
     store = Store.open(url)
@@ -148,7 +148,7 @@ def test_a_second_restore_outranks_the_first(home: Home, tmp_path: Path) -> None
     run(store.close())
     backup(Home(tmp_path / "one"), tmp_path / "c.tar")
     restore(tmp_path / "c.tar", Home(tmp_path / "two"))
-    assert read(f"sqlite:///{tmp_path}/two/fairlead.db", table_rows.facts)["epoch"] > (first or 0)
+    assert read(f"sqlite:///{tmp_path}/two/fairlead.db", table_rows.store_facts)["epoch"] > (first or 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="without root all tenants are one user")

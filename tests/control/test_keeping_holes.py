@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.control.backup import home_files, sparse_files
-from fairlead.control.backup.archive import _Passing
+from fairlead.control.backup.archive import _CountingReader
 
 KB = 1 << 10
 
@@ -46,21 +46,21 @@ def test_parts_with_little_between_them_are_one(tmp_path: Path) -> None:
 
 def test_parts_are_written_and_read_as_they_were(tmp_path: Path) -> None:
     parts = [(0, 3), (10, 5), (100, 1)]
-    text = sparse_files.written(parts, 200)
-    assert text == "0+3,10+5,100+1;200" and sparse_files.parsed(text) == (parts, 200)
-    assert sparse_files.parsed(sparse_files.written([], 7)) == ([], 7)
+    text = sparse_files.format_extents(parts, 200)
+    assert text == "0+3,10+5,100+1;200" and sparse_files.parse_extents(text) == (parts, 200)
+    assert sparse_files.parse_extents(sparse_files.format_extents([], 7)) == ([], 7)
     for wrong in ("0+3,2+5;20", "0+30;20", "5+-1;20", "x+1;20", "0+3"):
         with pytest.raises(ValueError):
-            sparse_files.parsed(wrong)
+            sparse_files.parse_extents(wrong)
     source = io.BytesIO(bytes(range(200)))
     expected = bytes([0, 1, 2, 10, 11, 12, 13, 14, 100])
     for step in (1, 2, 4, 100):
-        packed, reader = bytearray(), sparse_files.Parts(source, parts)
+        packed, reader = bytearray(), sparse_files.ExtentReader(source, parts)
         while piece := reader.read(step):
             assert len(piece) <= step
             packed += piece
         assert packed == expected
-    assert sparse_files.Parts(io.BytesIO(b"ab"), [(0, 5)]).read(9) == b"ab\0\0\0", "it was cut meanwhile"
+    assert sparse_files.ExtentReader(io.BytesIO(b"ab"), [(0, 5)]).read(9) == b"ab\0\0\0", "it was cut meanwhile"
     for step in (1, 4, 100):
         target = io.BytesIO()
         sink = sparse_files.SparseWriter(target, text)
@@ -93,8 +93,8 @@ def test_a_tree_is_walked_as_deep_as_is_kept_and_what_lies_deeper_is_counted(
 
 def test_a_file_goes_into_an_archive_at_the_size_that_was_announced() -> None:
     moved: list[int] = []
-    passing = _Passing(io.BytesIO(b"abcdef"), 4, moved.append, hashlib.sha256())
+    passing = _CountingReader(io.BytesIO(b"abcdef"), 4, moved.append, hashlib.sha256())
     assert (passing.read(0), passing.read(3), passing.read(9), passing.read(9)) == (b"", b"abc", b"d", b"")
     assert sum(moved) == 4 and passing.digest.digest() == hashlib.sha256(b"abcd").digest()
-    short = _Passing(io.BytesIO(b"ab"), 4, moved.append, hashlib.sha256())
+    short = _CountingReader(io.BytesIO(b"ab"), 4, moved.append, hashlib.sha256())
     assert short.read() == b"ab\0\0" and short.read() == b"", "one that became shorter meanwhile is filled up"

@@ -210,8 +210,8 @@ def test_a_second_name_of_a_file_of_the_machine_is_not_given_away(canary: Path, 
     os.link(outside, tmp_path / "given" / "second")
     (tmp_path / "given" / "own").write_text("y")
     (tmp_path / "given" / "link").symlink_to(canary)
-    with safe_tree.opened(tmp_path / "given") as folder:
-        safe_tree.give(folder, 4321)
+    with safe_tree.open_folder(tmp_path / "given") as folder:
+        safe_tree.change_owner(folder, 4321)
     assert outside.stat().st_uid == 0
     assert {(tmp_path / "given" / name).lstat().st_uid for name in ("own", "link", ".")} == {4321}
 

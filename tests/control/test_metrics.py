@@ -181,7 +181,7 @@ def test_a_label_that_nobody_foresaw_cannot_make_series_without_end() -> None:
         for sample in family.samples
         if sample.name == "fairlead_api_rate_limited_requests_total"
     ]
-    assert len(reasons) <= live_metrics.REASONS + 1 and "other" in reasons
+    assert len(reasons) <= live_metrics.MAX_LABEL_VALUES + 1 and "other" in reasons
 
 
 def test_disk_use_is_told_by_tenant_and_kind_without_following_links(tmp_path: Path) -> None:

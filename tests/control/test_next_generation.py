@@ -237,7 +237,7 @@ def test_what_is_given_back_is_charged_until_then(db: Opened, clock: Clock) -> N
     met = db.read(generations.of_job, job.id)[-1]
     assert [member.worker for member in met.members] == ["w0"]
     assert db.read(lines.attained, clock(), 1e12) == {"vision": pytest.approx(10.0, abs=0.01)}
-    db.write(lambda c: ledger.end_generation(c, job, met, {}, clock() + 5.0, {}))
+    db.write(lambda c: ledger.meter_ended_generation(c, job, met, {}, clock() + 5.0, {}))
     assert db.read(lines.attained, clock() + 5.0, 1e12) == {"vision": pytest.approx(25.0, abs=0.01)}
 
 

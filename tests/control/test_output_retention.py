@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from fairlead.control.records import Job
-from fairlead.control.retention.output_retention import outgrown
+from fairlead.control.retention.output_retention import outputs_to_remove
 from fairlead.control.retention.pruning import Pruner
 from fairlead.control.store import audit, events, retained_outputs, tenants
 from fairlead.control.store.pruning import JobEnd
@@ -100,11 +100,11 @@ def test_never_more_than_allowed_stays_and_never_more_than_needed_goes(
 ) -> None:
     ends = [(JobEnd(at_s, str(number)), size) for number, (at_s, size) in enumerate(left)]
     held = sum(size for _, size in ends)
-    gone = outgrown(ends, held, allowed)
+    gone = outputs_to_remove(ends, held, allowed)
     stays = held - sum(size for _, size in gone)
     assert stays <= allowed
     assert not gone or stays + gone[-1][1] > allowed, "the last that went had to"
-    assert gone == outgrown(ends[::-1], held, allowed)
+    assert gone == outputs_to_remove(ends[::-1], held, allowed)
     kept = [each for each in ends if each not in gone and each[1]]
     assert all(each < other for each in gone for other in kept), "older ones first"
 
@@ -143,7 +143,7 @@ def test_a_look_at_the_bounds_asks_neither_the_disk_nor_about_each_job(
     asked: list[str] = []
     queries = partial(asked.append)
     event.listen(db.store._engines.reader, "before_cursor_execute", lambda *given: queries(given[2]))
-    run(pruner._keepsakes.bound(db.read(tenants.all_tenants)))
+    run(pruner._outputs.enforce_quota(db.read(tenants.all_tenants)))
     assert looked == []
     assert [each for each in asked if "keepsakes" in each or "jobs" in each] == []
     next_leader = Pruner(db.store, home, Clock())

@@ -245,5 +245,5 @@ def test_a_result_lists_what_can_be_told_whatever_a_job_called_its_files(
     listed = Watching(db, home, job)._artifacts(job)
     assert {"line\nbreak", "plain"} <= set(listed) and not any("bad" in name for name in listed)
     ResultView(job=job.id, state="succeeded", artifacts=listed, figures={}, spec={}).model_dump_json()
-    monkeypatch.setattr("fairlead.control.service.queries.MOST_ARTIFACTS", 1)
+    monkeypatch.setattr("fairlead.control.service.queries.MAX_ARTIFACTS", 1)
     assert len(Watching(db, home, job)._artifacts(job)) <= 1

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fairlead.control.accounting import budgets
 from fairlead.control.accounting.report import fairness, platform_report, shares_over_time
-from fairlead.control.accounting.shares import DemandSpan, Window, shares
+from fairlead.control.accounting.shares import DemandSpan, Window, shares_view
 from fairlead.control.records import GenerationPhase, JobPhase, Usage
 from fairlead.control.retention.pruning import Pruner
 from fairlead.control.store import (
@@ -436,7 +436,7 @@ def test_a_chart_of_a_month_is_made_of_as_many_lines_as_it_shows(db: Opened) -> 
     lines = db.read(usage_spans.spans_by_tenant, window.since_s, NOW, window.step_s)
     marks = db.read(usage_spans.demand_periods, window.since_s, NOW, window.step_s)
     assert len(lines) <= 260 and len(marks) <= 260
-    view = shares(db.read(tenants.all_tenants), [DemandSpan(*mark) for mark in marks], lines, 4, window)
+    view = shares_view(db.read(tenants.all_tenants), [DemandSpan(*mark) for mark in marks], lines, 4, window)
     held, entitled = next((line.held, line.entitlement) for line in view.tenants if line.tenant == "vision")
     assert sum(held) * window.step_s == pytest.approx(2 * 30 * DAY, rel=1e-3)
     assert held[0] == 0.0 and held[50] == 2.0 and entitled[0] == 0.0 and entitled[50] == 4.0

@@ -36,9 +36,9 @@ def test_a_session_shows_its_token_as_it_is_now(db: Opened, token: Token) -> Non
     found = db.read(sessions.token_of, "digest", NOW_S + 2)
     assert found is not None and found.revoked_s == NOW_S + 1
     with pytest.raises(Unauthenticated):
-        identity.standing(found, NOW_S + 2)
+        identity.require_valid(found, NOW_S + 2)
     with pytest.raises(Unauthenticated):
-        identity.standing(replace(token, expires_s=NOW_S), NOW_S)
+        identity.require_valid(replace(token, expires_s=NOW_S), NOW_S)
 
 
 def test_a_session_is_removed_once(db: Opened, token: Token) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.control.accounting.budgets import BudgetStop
-from fairlead.control.accounting.shares import DemandSpan, Window, shares
+from fairlead.control.accounting.shares import DemandSpan, Window, shares_view
 from fairlead.control.store import ledger, metrics, usage_spans
 
 from .made import tenant, usage
@@ -21,7 +21,7 @@ TEAMS = [tenant("a", 2.0, 0), tenant("b", 1.0, 1)]
 
 def test_what_was_held_lies_in_the_intervals_in_which_it_was() -> None:
     lines = [usage("a", 3, 95.0, 115.0), usage("b", 1, 150.0, 250.0), usage("stranger", 9, 100.0, 200.0)]
-    view = shares(TEAMS, [], lines, 4, WINDOW)
+    view = shares_view(TEAMS, [], lines, 4, WINDOW)
     held = {line.tenant: line.held for line in view.tenants}
     assert held == {"a": [3.0, 1.5, *[0.0] * 8], "b": [*[0.0] * 5, *[1.0] * 5]}
     assert (view.step_s, view.devices) == (10.0, 4)
@@ -29,26 +29,28 @@ def test_what_was_held_lies_in_the_intervals_in_which_it_was() -> None:
 
 def test_the_entitlement_is_shared_by_weight_among_those_who_had_jobs() -> None:
     wishes = [DemandSpan("a", 0.0, 150.0), DemandSpan("b", 120.0, 500.0), DemandSpan("gone", 100.0, 200.0)]
-    view = shares(TEAMS, wishes, [], 6, WINDOW)
+    view = shares_view(TEAMS, wishes, [], 6, WINDOW)
     entitled = {line.tenant: line.entitlement for line in view.tenants}
     assert entitled == {"a": [6.0, 6.0, *[4.0] * 3, *[0.0] * 5], "b": [0.0, 0.0, *[2.0] * 3, *[6.0] * 5]}
 
 
 def test_shares_are_told_to_a_thousandth() -> None:
-    view = shares(TEAMS, [DemandSpan(name, 0.0, 500.0) for name in "ab"], [usage("b", 1, 100.0, 103.33337)], 1, WINDOW)
+    view = shares_view(
+        TEAMS, [DemandSpan(name, 0.0, 500.0) for name in "ab"], [usage("b", 1, 100.0, 103.33337)], 1, WINDOW
+    )
     first, second = view.tenants
     assert second.held[0] == 0.333 and (first.entitlement[0], second.entitlement[0]) == (0.667, 0.333)
 
 
 def test_a_quota_bounds_the_entitlement_and_the_rest_is_lent() -> None:
     teams = [replace(TEAMS[0], quota=1), TEAMS[1]]
-    view = shares(teams, [DemandSpan("a", 0.0, 200.0), DemandSpan("b", 0.0, 200.0)], [], 6, WINDOW)
+    view = shares_view(teams, [DemandSpan("a", 0.0, 200.0), DemandSpan("b", 0.0, 200.0)], [], 6, WINDOW)
     assert [line.entitlement[0] for line in view.tenants] == [1.0, 5.0]
 
 
 def test_who_has_used_up_its_budget_is_entitled_to_nothing_and_its_part_is_the_others() -> None:
     wishes = [DemandSpan("a", 0.0, 500.0), DemandSpan("b", 0.0, 500.0)]
-    view = shares(TEAMS, wishes, [], 6, WINDOW, [BudgetStop("a", 126.0, 164.0), BudgetStop("gone", 0.0, 500.0)])
+    view = shares_view(TEAMS, wishes, [], 6, WINDOW, [BudgetStop("a", 126.0, 164.0), BudgetStop("gone", 0.0, 500.0)])
     entitled = {line.tenant: line.entitlement for line in view.tenants}
     assert entitled["a"] == [4.0, 4.0, 4.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0], "for most of the interval"
     assert entitled["b"] == [2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 2.0, 2.0, 2.0, 2.0]
@@ -57,7 +59,7 @@ def test_who_has_used_up_its_budget_is_entitled_to_nothing_and_its_part_is_the_o
 @given(st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100), st.integers(1, 8)), max_size=20))
 def test_no_device_time_is_lost_or_made_up(spans: list[tuple[float, float, int]]) -> None:
     lines = [usage("a", devices, from_s, from_s + length) for from_s, length, devices in spans]
-    view = shares(TEAMS, [], lines, 8, WINDOW)
+    view = shares_view(TEAMS, [], lines, 8, WINDOW)
     within = sum(n * max(0.0, min(f + w, 200.0) - max(f, 100.0)) for f, w, n in spans)
     assert sum(view.tenants[0].held) * view.step_s == pytest.approx(within, abs=0.1 + 0.01 * len(spans))
 

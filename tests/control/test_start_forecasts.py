@@ -12,7 +12,7 @@ from fairlead.control.foresight.process import Foresight
 from fairlead.control.observability.live_metrics import REGISTRY
 from fairlead.control.plans.planner_process import InlinePlanner
 from fairlead.control.service import start_forecasts
-from fairlead.control.service.start_forecasts import FEW, PART, Forecasts, expecting
+from fairlead.control.service.start_forecasts import CPU_FRACTION, MAX_JOBS_TO_WAIT, Forecasts, with_expected_start
 from fairlead.errors import Unavailable
 from fairlead.scheduling.state import ClusterState, Hold, Reason
 from tests.scheduling import clusters
@@ -60,9 +60,9 @@ def test_the_next_round_is_played_once_the_last_forecast_has_paid_for_itself() -
         return cluster.looks
 
     assert looks_after(50.0, 100.0) == 1
-    cost_s = (told.again_s - 100.0) * PART
+    cost_s = (told.again_s - 100.0) * CPU_FRACTION
     assert cost_s > 0
-    assert looks_after(53.0, 100.0 + 0.5 * cost_s / PART) == 1, "too soon"
+    assert looks_after(53.0, 100.0 + 0.5 * cost_s / CPU_FRACTION) == 1, "too soon"
     assert looks_after(53.0, told.again_s) == 2
     assert looks_after(53.0, told.again_s + 1e6) == 2, "nothing was decided since"
 
@@ -90,10 +90,10 @@ def test_a_page_does_not_wait_where_the_queue_is_deep() -> None:
     told, cluster = Forecasts(here()), Cluster()
 
     async def ask() -> tuple[Mapping[str, float], Mapping[str, float]]:
-        at_once = await told.starts(FEW + 1, 50.0, 100.0, cluster)
+        at_once = await told.starts(MAX_JOBS_TO_WAIT + 1, 50.0, 100.0, cluster)
         assert told.playing is not None
         await told.playing
-        return at_once, await told.starts(FEW + 1, 50.0, 100.0, cluster)
+        return at_once, await told.starts(MAX_JOBS_TO_WAIT + 1, 50.0, 100.0, cluster)
 
     at_once, later = asyncio.run(ask())
     assert "waits" not in at_once
@@ -128,7 +128,7 @@ def errors() -> float:
 
 def test_who_was_told_nothing_better_keeps_what_the_round_said() -> None:
     hold = Hold("a", Reason("no-room", "no room"), 5.0)
-    assert expecting(hold, None) is hold
-    changed = expecting(hold, 7.0)
+    assert with_expected_start(hold, None) is hold
+    changed = with_expected_start(hold, 7.0)
     assert changed is not None and changed.expected_start_s == 7.0
-    assert expecting(None, 7.0) is None
+    assert with_expected_start(None, 7.0) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.control.pipelines import driver as control_pipelines
-from fairlead.control.pipelines.driver import FORGOTTEN_S, Pipelines
+from fairlead.control.pipelines.driver import RECHECK_S, Pipelines
 from fairlead.control.pipelines.steps import LARGE_BYTES
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.service import pipelines as pipelining
@@ -29,7 +29,7 @@ FLOW: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried here is not how long a round waits."""
-    monkeypatch.setattr(control_pipelines, "LONGEST_S", 1e9)
+    monkeypatch.setattr(control_pipelines, "MAX_PASS_S", 1e9)
 
 
 class Flow:
@@ -207,13 +207,13 @@ def test_others_go_on_while_one_is_left_alone(asked: Asked) -> None:
 def looked_at(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which pipelines are looked at from now on."""
     looked: list[str] = []
-    look = Pipelines._look
+    look = Pipelines._plan_steps
 
     def counted(self: Pipelines, connection: Any, name: str) -> Any:
         looked.append(name)
         return look(self, connection, name)
 
-    monkeypatch.setattr(Pipelines, "_look", counted)
+    monkeypatch.setattr(Pipelines, "_plan_steps", counted)
     return looked
 
 
@@ -237,7 +237,7 @@ def test_only_pipelines_that_something_happened_to_are_looked_at(asked: Asked, m
     flow.step()
     assert set(looked) == {fresh}
     looked.clear()
-    asked.clock.advance(FORGOTTEN_S + 1)
+    asked.clock.advance(RECHECK_S + 1)
     flow.step()
     assert len(looked) == 1, "one that nothing was heard of for long"
 
@@ -286,13 +286,13 @@ def test_a_stage_waits_with_a_reason_while_its_tenant_has_as_many_jobs_as_it_may
 def test_a_tenant_has_no_more_running_pipelines_and_stages_than_it_may(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipelining, "MOST_RUNNING", 2)
+    monkeypatch.setattr(pipelining, "MAX_RUNNING", 2)
     flow = Flow(asked, {"a": {"command": ["a"]}})
     flow.again({"a": {"command": ["a"]}})
     with pytest.raises(Refused, match="2 pipelines that run") as refused:
         flow.again({"a": {"command": ["a"]}})
     assert "cancel some" in (refused.value.fix or "")
-    monkeypatch.setattr(pipelining, "MOST_RUNNING", 100)
+    monkeypatch.setattr(pipelining, "MAX_RUNNING", 100)
     asked.db.sql("update tenants set policy = '{\"jobs\": 3}' where name = 'vision'")
     with pytest.raises(Refused, match="4 stages in all") as refused:
         flow.again({"a": {"command": ["a"]}, "b": {"command": ["b"]}})

@@ -10,7 +10,7 @@ import pytest
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import ENDED, DataSet, GenerationPhase, JobPhase, Role, Usage
 from fairlead.control.service import why as reasons
-from fairlead.control.service.tenants import DAY_S, TOKEN_CACHE_S, USED_EVERY_S
+from fairlead.control.service.tenants import DAY_S, RECORD_USE_EVERY_S, TOKEN_CACHE_S
 from fairlead.control.store import datasets, events, generations, jobs, ledger, lineage, metrics, sessions, tokens
 from fairlead.control.store.audit import AuditFilter
 from fairlead.errors import Conflict, Forbidden, InvalidSpec, NotFound, Refused, StillRunning, Unauthenticated
@@ -44,7 +44,7 @@ def test_a_token_is_read_from_the_store_every_few_seconds_and_its_use_noted_ever
     async def come(times: int = 1) -> None:
         for _ in range(times):
             assert await asked.platform.authenticate(asked.secrets[asked.ann.id]) == asked.ann
-            for task in [*asked.platform._noting]:
+            for task in [*asked.platform._recording]:
                 await task
 
     start_s = asked.clock()
@@ -56,9 +56,9 @@ def test_a_token_is_read_from_the_store_every_few_seconds_and_its_use_noted_ever
     asked.clock.advance(0.1)
     asked.ask(come(2))
     assert len(read) == 2 and len(noted) == 1
-    asked.clock.advance(USED_EVERY_S - TOKEN_CACHE_S)
+    asked.clock.advance(RECORD_USE_EVERY_S - TOKEN_CACHE_S)
     asked.ask(come(2))
-    assert noted == [start_s, start_s + USED_EVERY_S]
+    assert noted == [start_s, start_s + RECORD_USE_EVERY_S]
 
 
 def test_a_token_that_is_revoked_or_out_of_date_opens_nothing_at_once(asked: Asked) -> None:
@@ -137,7 +137,7 @@ def test_a_session_is_good_for_half_a_day_or_as_long_as_its_token(asked: Asked) 
 def test_the_oldest_sessions_of_a_token_give_way(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     from fairlead.control.service import sessions as module
 
-    monkeypatch.setattr(module, "MOST", 3)
+    monkeypatch.setattr(module, "MAX_SESSIONS", 3)
     opened = []
     for _ in range(5):
         opened.append(asked.ask(asked.platform.open_session(asked.ann))[0])
@@ -321,7 +321,7 @@ def test_a_secret_is_kept_sealed_named_and_forgotten(asked: Asked) -> None:
 def test_a_tenant_has_only_so_many_secrets_and_may_change_those_that_it_has(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.control.service.secrets.MOST_SECRETS", 2)
+    monkeypatch.setattr("fairlead.control.service.secrets.MAX_SECRETS", 2)
     for name in ("A1", "B1", "A1"):
         asked.ask(asked.platform.set_secret(asked.boss, name, "a long value", None))
     with pytest.raises(Refused, match="at most 2 secrets"):

@@ -16,7 +16,7 @@ from fairlead.control.reconcile.cluster_state import job_state
 from fairlead.control.reconcile.data_locality import held, holders, near_data, with_data
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import JobPhase, Secret, Usage
-from fairlead.control.service.submission import need_room
+from fairlead.control.service.submission import require_job_room
 from fairlead.control.store import generations, jobs, ledger, pipelines, secrets, tenants
 from fairlead.errors import Forbidden, InvalidSpec, NotFound, Refused
 from fairlead.pipelines.graph import parse_pipeline
@@ -96,9 +96,9 @@ def test_a_tenant_has_only_so_many_jobs_that_run_or_wait(asked: Asked) -> None:
         submit(asked.db, a_job(name, id=name))
     tenant = asked.db.read(tenants.get, "vision")
     assert tenant is not None
-    asked.db.read(need_room, tenant)
+    asked.db.read(require_job_room, tenant)
     with pytest.raises(Refused, match="has 2 jobs that run or wait"):
-        asked.db.read(need_room, tenant, more=1)
+        asked.db.read(require_job_room, tenant, more=1)
     with pytest.raises(Refused, match="--jobs 4"):
         try:
             handed_in(asked, COMMAND)

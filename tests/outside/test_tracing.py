@@ -99,7 +99,7 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
 
 def test_a_wrong_endpoint_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec) as caught:
-        tracing.check("localhost:4318")
+        tracing.check_endpoint("localhost:4318")
     assert caught.value.field == "--otlp" and "http://localhost:4318" in str(caught.value.fix)
     done = fairlead(tmp_path / "home", "up", "--otlp", "localhost:4318")
     assert done.code == 2 and "--otlp" in done.err and not (tmp_path / "home" / "fairlead.db").exists()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.control.service.whatif import _told
+from fairlead.control.service.whatif import _state_view
 from fairlead.scheduling.job_speed import expected_work_left
 from fairlead.scheduling.market.tenants import Account
 from fairlead.scheduling.state import ClusterState, JobState, SpentBudget, TenantState
@@ -91,7 +91,7 @@ def test_what_tenants_are_owed_is_told_and_played_on() -> None:
     for owed in ("t", "u"):
         accounts = {name: Account(owed=3e4 if name == owed else -3e4, due_s=1e5, had_s=1e5) for name in ("t", "u")}
         state = cluster(*jobs, tenants=tenants, memory={"accounts": accounts, "at_s": NOW_S, "seen": {}})
-        told = _told(state)
+        told = _state_view(state)
         again = read_state(json.loads(json.dumps(told.state)))
         assert again.memory == {"accounts": accounts, "at_s": NOW_S}
         assert list(again.jobs) == list(state.jobs)

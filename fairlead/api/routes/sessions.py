@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fairlead.api import cookies
 from fairlead.api.context import BODY, PROBLEMS, Platform, Who, answer, body_of, context, read_spec
-from fairlead.control.identity.access import may_more_than_scrape
+from fairlead.control.identity.access import refuse_scraper
 from fairlead.specs import Spec
 from fairlead.views.jobs import WhoAmI
 
@@ -39,7 +39,7 @@ async def log_in(request: Request, platform: Platform) -> Response:
     who = await platform.authenticate(spec.token.strip())
     shared.logins.succeeded(address, who.id)
     shared.rate.admit(who.id, who.tenant)
-    may_more_than_scrape(who)
+    refuse_scraper(who)
     secret, seconds = await platform.open_session(who)
     response = answer(await platform.whoami(who), 201)
     cookies.give(request, response, secret, seconds)

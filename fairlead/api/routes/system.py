@@ -10,7 +10,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 
 from fairlead.api.context import PROBLEMS, Platform, Query, Scraper, Who, answer
-from fairlead.control.identity.access import may_scrape
+from fairlead.control.identity.access import require_scraper
 from fairlead.views.jobs import StateView, WhoAmI
 from fairlead.views.reports import Report, SharesView
 
@@ -79,7 +79,7 @@ async def health(platform: Platform) -> Response:
 )
 async def prometheus(platform: Platform, who: Scraper) -> Response:
     """Gauges and counters of all tenants, so for the token of a scraper or an admin only."""
-    may_scrape(who)
+    require_scraper(who)
     return Response(await platform.prometheus(), headers={"Content-Type": PROMETHEUS})
 
 

@@ -58,7 +58,7 @@ class BudgetStop:
     to_s: float
 
 
-def period(per: str, now_s: float) -> tuple[float, float]:
+def budget_period(per: str, now_s: float) -> tuple[float, float]:
     """Begin and end of the day, the week (from Monday) or the month in UTC that a moment lies in."""
     midnight = datetime.fromtimestamp(now_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if per == "day":
@@ -81,10 +81,10 @@ def spendings(connection: Connection, tenants: Iterable[Tenant], now_s: float) -
     running = generations.unmetered_devices(connection)
     found = {}
     for name, wanted in limited:
-        since_s, until_s = period(wanted.per, now_s)
+        since_s, until_s = budget_period(wanted.per, now_s)
         if wanted.per not in used:
             own_s = _used_s(ledger.totals(connection, since_s, now_s), running, since_s, now_s)
-            used[wanted.per] = _with_those_below(own_s, tenants)
+            used[wanted.per] = _add_to_ancestors(own_s, tenants)
         hours = used[wanted.per].get(name, 0.0) / HOUR_S
         found[name] = Spending(name, wanted.device_hours, wanted.per, wanted.warn_at, hours, since_s, until_s)
     return found
@@ -100,7 +100,7 @@ def _used_s(
     return used_s
 
 
-def _with_those_below(own_s: Mapping[str, float], tenants: Iterable[Tenant]) -> dict[str, float]:
+def _add_to_ancestors(own_s: Mapping[str, float], tenants: Iterable[Tenant]) -> dict[str, float]:
     parents = {tenant.name: tenant.parent for tenant in tenants}
     sums: dict[str, float] = defaultdict(float)
     for name, seconds in own_s.items():
@@ -109,7 +109,7 @@ def _with_those_below(own_s: Mapping[str, float], tenants: Iterable[Tenant]) -> 
     return sums
 
 
-def used_up_by(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict[str, SpentBudget]:
+def spent_budgets(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict[str, SpentBudget]:
     """Who may start nothing: what is used up of its own budget or of one above it, the one that lasts longest."""
     spent = {name: spending.spent for name, spending in found.items() if spending.spent is not None}
     parents = {tenant.name: tenant.parent for tenant in tenants} if spent else {}
@@ -118,14 +118,14 @@ def used_up_by(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict
     return {name: replace(one, of="" if whose == name else whose) for name, (whose, one) in longest.items()}
 
 
-def afford(connection: Connection, tenant: Tenant, now_s: float) -> None:
+def require_budget(connection: Connection, tenant: Tenant, now_s: float) -> None:
     """Raise OverBudget, which says when it will be possible, if nothing is left of its budget or of one above it."""
     path = tenants_stored.ancestry(connection, tenant)
     if not any(each.budget for each in path):
         return
     known = [each for each in tenants_stored.all_tenants(connection) if each.name != tenant.name]
     known.append(tenant)
-    spent = used_up_by(known, spendings(connection, known, now_s)).get(tenant.name)
+    spent = spent_budgets(known, spendings(connection, known, now_s)).get(tenant.name)
     if spent is not None:
         raise OverBudget(
             budget_used_up(tenant.name, spent), field="budget", value=f"{spent.device_hours:g}h/{spent.per}",
@@ -133,7 +133,7 @@ def afford(connection: Connection, tenant: Tenant, now_s: float) -> None:
         )  # fmt: skip
 
 
-def barred(connection: Connection, tenants: Sequence[Tenant], since_s: float, now_s: float) -> list[BudgetStop]:
+def budget_stops(connection: Connection, tenants: Sequence[Tenant], since_s: float, now_s: float) -> list[BudgetStop]:
     """From when to when tenants had nothing left of their budgets, as far as it touches this stretch of time.
 
     A budget that was raised since is not held against its tenant: from when on it was larger nobody wrote down.
@@ -149,7 +149,7 @@ def barred(connection: Connection, tenants: Sequence[Tenant], since_s: float, no
     ]
 
 
-def tell(connection: Connection, found: Iterable[Spending], now_s: float) -> None:
+def record_budget_events(connection: Connection, found: Iterable[Spending], now_s: float) -> None:
     """An event when a budget is nearly, and when it is wholly, used up: each once in a period."""
     for spending in found:
         if spending.spent is not None:

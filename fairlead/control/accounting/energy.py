@@ -13,11 +13,11 @@ from fairlead.control.accounting.report import Held
 from fairlead.control.store.node_sleep import NodeSleep
 from fairlead.scheduling.market.energy import energy_kwh, power, usual_power
 
-JOULES = 3.6e6
+JOULES_PER_KWH = 3.6e6
 """Of a kilowatt hour."""
 
 
-def energy(
+def energy_report(
     nodes: Sequence[Node], ledger: Sequence[Held], rests: Iterable[NodeSleep], since_s: float, until_s: float
 ) -> dict[str, Any]:
     """Of all nodes in this time: ``kwh``, what sleep saved of it, how long and how often nodes slept, and ``tenants``.
@@ -51,7 +51,7 @@ def _by_tenant(nodes: Sequence[Node], ledger: Iterable[Held], since_s: float, un
     for line in ledger:
         busy_w = watts[line.node] if line.node in watts else usual_power(line.device_type).busy_w
         held_s = line.devices * _within(line.from_s, line.to_s, since_s, until_s)
-        found[line.tenant] = found.get(line.tenant, 0.0) + held_s * busy_w / JOULES
+        found[line.tenant] = found.get(line.tenant, 0.0) + held_s * busy_w / JOULES_PER_KWH
     return dict(sorted(found.items()))
 
 

@@ -16,7 +16,9 @@ from fairlead.views.reports import FairnessView
 BEGINS, ENDS = "fairness-correcting", "fairness-restored"
 
 
-def tell_fairness(connection: Connection, before: Mapping[str, Any], after: Mapping[str, Any], now_s: float) -> None:
+def record_fairness_events(
+    connection: Connection, before: Mapping[str, Any], after: Mapping[str, Any], now_s: float
+) -> None:
     """An event for the platform, and one for each tenant concerned, when the policy begins to correct or is done."""
     was, is_ = before.get("fairness", {}), after.get("fairness", {})
     if not is_ or bool(was.get("corrects", False)) == is_["corrects"]:
@@ -24,11 +26,11 @@ def tell_fairness(connection: Connection, before: Mapping[str, Any], after: Mapp
     begins = bool(is_["corrects"])
     found = is_ if begins else was
     figures = {"index": is_["index"], "threshold": is_["threshold"], "within_s": is_["within_s"]}
-    kind, text = (BEGINS, is_["text"]) if begins else (ENDS, _restored(is_))
+    kind, text = (BEGINS, is_["text"]) if begins else (ENDS, _restored_text(is_))
     behind, ahead = found.get("behind", {}), found.get("ahead", [])
     events.append(connection, time_s=now_s, kind=kind, text=text, facts=figures | {"behind": behind, "ahead": ahead})
     for name in sorted({*behind, *ahead}):
-        own = f"tenant {name}: {_own(is_, name) if begins else text}"
+        own = f"tenant {name}: {_text_for_tenant(is_, name) if begins else text}"
         events.append(connection, time_s=now_s, kind=kind, text=own, tenant=name, facts=figures)
 
 
@@ -38,14 +40,14 @@ def fairness_view(memory: Mapping[str, Any] | None, tenant: str | None) -> Fairn
     if not found:
         return None
     behind = {name: ratio for name, ratio in found["behind"].items() if tenant in (None, name)}
-    text = found["text"] if tenant is None or not found["corrects"] else _own(found, tenant)
+    text = found["text"] if tenant is None or not found["corrects"] else _text_for_tenant(found, tenant)
     return FairnessView(
         index=found.get("now", found["index"]), lasting=found["index"], threshold=found["threshold"],
         corrects=found["corrects"], behind=behind, text=text,
     )  # fmt: skip
 
 
-def _own(found: Mapping[str, Any], tenant: str) -> str:
+def _text_for_tenant(found: Mapping[str, Any], tenant: str) -> str:
     """What the correction means for one tenant, without a word about any other."""
     low = f"the index of fairness between tenants is {found['index']:.2f}"
     within = f"within {found['within_s'] / 60:.0f} minutes"
@@ -56,7 +58,7 @@ def _own(found: Mapping[str, Any], tenant: str) -> str:
     return f"{low}: what is owed to others is repaid {within}"
 
 
-def _restored(found: Mapping[str, Any]) -> str:
+def _restored_text(found: Mapping[str, Any]) -> str:
     hours = found["within_s"] / 3600
     return (
         f"the index of fairness between tenants is {found['index']:.2f} again: what is owed is repaid within "

@@ -78,7 +78,7 @@ def usage_lines(
     ]  # fmt: skip
 
 
-def end_generation(
+def meter_ended_generation(
     connection: Connection,
     job: Job,
     generation: Generation,
@@ -97,7 +97,7 @@ def end_generation(
         former = generations.previous(connection, job.id, generation.number) if generation.number > 1 else None
         charge_newcomers(connection, job, stored, former, nodes, now_s)
         since_s = None if former is None else former.ended_s
-        stored = replace(stored, metered_s=since_s, members=_staying(stored, former))
+        stored = replace(stored, metered_s=since_s, members=_continuing_members(stored, former))
     lines.append(connection, usage_lines(job, stored, nodes, now_s, cpu_s))
 
 
@@ -106,13 +106,13 @@ def charge_newcomers(
     until_s: float,
 ) -> None:  # fmt: skip
     """Write what the newcomers of a planned generation have held since it was planned: they came up meanwhile."""
-    staying = _staying(generation, former)
+    staying = _continuing_members(generation, former)
     fresh = tuple(member for member in generation.members if member not in staying)
     since = replace(generation, metered_s=generation.created_s, members=fresh)
     lines.append(connection, usage_lines(job, since, nodes, until_s, {}))
 
 
-def _staying(generation: Generation, former: Generation | None) -> Placement:
+def _continuing_members(generation: Generation, former: Generation | None) -> Placement:
     """The members that held their devices in the generation before, which was live when this one was planned."""
     if former is None or (former.ended_s is not None and former.ended_s <= generation.created_s):
         return ()
@@ -120,7 +120,7 @@ def _staying(generation: Generation, former: Generation | None) -> Placement:
     return tuple(member for member in generation.members if member.worker in before)
 
 
-def meterable(connection: Connection, live: Collection[str]) -> list[tuple[Job, Generation]]:
+def generations_to_meter(connection: Connection, live: Collection[str]) -> list[tuple[Job, Generation]]:
     """The generations of these jobs that use something now."""
     current = generations.live_by_job(connection, live)
     running = [g for of_job in current.values() for g in of_job if g.running_s is not None and g.broken_s is None]
@@ -128,7 +128,7 @@ def meterable(connection: Connection, live: Collection[str]) -> list[tuple[Job, 
     return [(known[generation.job], generation) for generation in running if generation.job in known]
 
 
-def meter(
+def meter_generations(
     connection: Connection,
     running: Iterable[tuple[Job, Generation]],
     nodes: Mapping[str, Node],

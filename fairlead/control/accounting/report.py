@@ -32,7 +32,7 @@ def job_report(job: Job) -> JobReport:
     )
 
 
-def satisfaction(jobs: Iterable[Job], now_s: float) -> float | None:
+def sla_satisfaction(jobs: Iterable[Job], now_s: float) -> float | None:
     """SSR: the part of the promises that were kept, of those that are decided."""
     verdicts = [verdict for verdict in (sla_met(job, now_s) for job in jobs) if verdict is not None]
     return fmean(verdicts) if verdicts else None
@@ -64,19 +64,19 @@ def platform_report(
         since_s=first_s,
         until_s=last_s,
         training_time_s=span_s or None,
-        utilisation=_part(sum(line.cpu_s for line in ledger), capacity.get("cpu", 0.0) * span_s),
-        allocation=_part(whole, capacity.get(DEVICE, 0.0) * span_s),
+        utilisation=_ratio(sum(line.cpu_s for line in ledger), capacity.get("cpu", 0.0) * span_s),
+        allocation=_ratio(whole, capacity.get(DEVICE, 0.0) * span_s),
         throughput_per_s=samples / span_s if samples and span_s else None,
         fairness=fairness(tenants, ledger),
         recovery_s=sum(job.recovery_s for job in jobs) / losses if losses else None,
-        sla_satisfaction=satisfaction(jobs, now_s),
+        sla_satisfaction=sla_satisfaction(jobs, now_s),
         tenants=[_tenant(tenant, own[tenant.name], used, whole, weights, now_s) for tenant in tenants],
         jobs=[job_report(job) for job in jobs],
         shares=shares_over_time(ledger),
     )
 
 
-def _part(used: float, there_was: float) -> float | None:
+def _ratio(used: float, there_was: float) -> float | None:
     return used / there_was if there_was else None
 
 
@@ -120,7 +120,7 @@ def job_figures(
     verdict = sla_met(job, now_s)
     return {
         "TT": took_s,
-        "RU": _part(sum(line.cpu_s for line in usage), core_s),
+        "RU": _ratio(sum(line.cpu_s for line in usage), core_s),
         "TP": job.step * job.batch_size / took_s if took_s and job.batch_size else None,
         "FI": report_fairness,
         "FRT": job.recovery_s / job.recoveries if job.recoveries else None,
@@ -144,5 +144,5 @@ def _tenant(
         finished=sum(job.phase in ENDED for job in jobs),
         mean_wait_s=fmean(waits) if waits else None,
         mean_jct_s=fmean(spans) if spans else None,
-        sla_satisfaction=satisfaction(jobs, now_s),
+        sla_satisfaction=sla_satisfaction(jobs, now_s),
     )

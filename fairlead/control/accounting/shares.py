@@ -13,7 +13,7 @@ from fairlead.control.records import Tenant
 from fairlead.scheduling.shares import entitlements
 from fairlead.views.reports import ShareLine, SharesView
 
-_MOST_OF_IT = 0.5
+_MAJORITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class DemandSpan:
     to_s: float
 
 
-def shares(
+def shares_view(
     tenants: Sequence[Tenant], wishes: Iterable[DemandSpan], ledger: Sequence[Held], devices: int, window: Window,
     barred: Iterable[BudgetStop] = (),
 ) -> SharesView:  # fmt: skip
@@ -83,7 +83,7 @@ def _active(wishes: Iterable[DemandSpan], barred: Iterable[BudgetStop], window: 
             active[index].add(wish.tenant)
     for span in barred:
         for index, part in window.overlaps(span.from_s, span.to_s):
-            if part > _MOST_OF_IT:
+            if part > _MAJORITY:
                 active[index].discard(span.tenant)
     return active
 

@@ -9,7 +9,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from fairlead.cluster import Node
-from fairlead.control.accounting.ledger import meter, meterable
+from fairlead.control.accounting.ledger import generations_to_meter, meter_generations
 from fairlead.control.reconcile.failpoints import failpoint
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.internal_errors import must_propagate
@@ -18,8 +18,8 @@ from fairlead.control.store.engine import Store
 
 METERING = "metering it"
 EVERY_S = 15.0  # a line of the ledger per generation and node so often; after a crash the next one closes the gap
-SPACING = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
-AT_LEAST_S = 60.0
+PAUSE_FACTOR = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
+MAX_EVERY_S = 60.0
 
 
 class UsageMeter:
@@ -45,21 +45,21 @@ class UsageMeter:
         self.begin()
         begun_s = time.monotonic()
         await self._measure(live)
-        self._every_s = min(AT_LEAST_S, max(EVERY_S, SPACING * (time.monotonic() - begun_s)))
+        self._every_s = min(MAX_EVERY_S, max(EVERY_S, PAUSE_FACTOR * (time.monotonic() - begun_s)))
 
     async def _measure(self, live: Collection[str]) -> None:
         now_s, nodes_now = self._clock(), dict(self._nodes())
-        pairs = await self._store.read(partial(meterable, live=live)) if live else []
+        pairs = await self._store.read(partial(generations_to_meter, live=live)) if live else []
         if not pairs:
             return
         cpu_s = {job.id: self._known.cpu.take(generation) for job, generation in pairs}
 
         def work(connection: Connection) -> dict[str, Exception]:
-            now = [pair for pair in meterable(connection, live) if pair[0].id in cpu_s]
-            together = partial(meter, connection, nodes=nodes_now, now_s=now_s, cpu_s=cpu_s)
-            if _tried(connection, partial(together, now)) is None:
+            now = [pair for pair in generations_to_meter(connection, live) if pair[0].id in cpu_s]
+            together = partial(meter_generations, connection, nodes=nodes_now, now_s=now_s, cpu_s=cpu_s)
+            if _try_in_savepoint(connection, partial(together, now)) is None:
                 return {}
-            tried = {pair[0].id: _tried(connection, partial(together, [pair])) for pair in now}
+            tried = {pair[0].id: _try_in_savepoint(connection, partial(together, [pair])) for pair in now}
             return {job: error for job, error in tried.items() if error is not None}
 
         failed = await self._store.write(work)
@@ -71,7 +71,7 @@ class UsageMeter:
                 self._quarantine.record_success(job.id, METERING)
 
 
-def _tried(connection: Connection, work: Callable[[], None]) -> Exception | None:
+def _try_in_savepoint(connection: Connection, work: Callable[[], None]) -> Exception | None:
     """Do it in a savepoint; the error that undid it, if there was one and it is not the store's."""
     savepoint = connection.begin_nested()
     try:

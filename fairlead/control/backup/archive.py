@@ -25,14 +25,14 @@ from fairlead.errors import Conflict, InvalidSpec, NotFound, Refused
 FORMAT = 1
 HEADER, CHECKSUMS = "fairlead-backup.json", "checksums.json"
 PIECE_BYTES = 1 << 20
-_TOLD: dict[str, Any] = {"schema": str, "version": str, "taken_s": int | float, "bytes": int}  # of a header
+_HEADER_TYPES: dict[str, Any] = {"schema": str, "version": str, "taken_s": int | float, "bytes": int}  # of a header
 _KINDS = {".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.zst": "zst"}
 
-Moved = Callable[[int], None]
+OnBytes = Callable[[int], None]
 """Told how many more bytes went through."""
 
 
-def kind_of(path: Path) -> str:
+def compression_of(path: Path) -> str:
     """How the file is packed, by its name."""
     for ending, kind in _KINDS.items():
         if path.name.endswith(ending) and path.name != ending:
@@ -44,7 +44,7 @@ def kind_of(path: Path) -> str:
 class Writer:
     """Puts members into a new archive, one after the other."""
 
-    def __init__(self, out: IO[bytes], moved: Moved) -> None:
+    def __init__(self, out: IO[bytes], moved: OnBytes) -> None:
         self._tar = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by finish)
         self._moved = moved
         self._checksums: dict[str, str] = {}
@@ -63,10 +63,10 @@ class Writer:
         """
         member = tarfile.TarInfo(name)
         if parts is not None:
-            member.pax_headers = {sparse_files.HEADER: sparse_files.written(parts, size)}
-            source, size = cast(IO[bytes], sparse_files.Parts(source, parts)), sum(length for _, length in parts)
+            member.pax_headers = {sparse_files.HEADER: sparse_files.format_extents(parts, size)}
+            source, size = cast(IO[bytes], sparse_files.ExtentReader(source, parts)), sum(length for _, length in parts)
         member.size, member.mode, member.mtime = size, mode & 0o777, time.time() if time_s is None else time_s
-        passing = _Passing(source, size, self._moved, _digest(member))
+        passing = _CountingReader(source, size, self._moved, _digest(member))
         self._tar.addfile(member, cast(IO[bytes], passing))
         self._checksums[name] = passing.digest.hexdigest()
 
@@ -86,10 +86,10 @@ class Writer:
         self._tar.close()
 
 
-class _Passing:
+class _CountingReader:
     """A file on its way into the archive: counted, checksummed, and of the size that was announced."""
 
-    def __init__(self, source: IO[bytes], size: int, moved: Moved, digest: hashlib._Hash) -> None:
+    def __init__(self, source: IO[bytes], size: int, moved: OnBytes, digest: hashlib._Hash) -> None:
         self._source, self._left, self._moved = source, size, moved
         self.digest = digest
 
@@ -104,16 +104,16 @@ class _Passing:
 
 
 @contextlib.contextmanager
-def create(path: Path, *, force: bool, moved: Moved) -> Iterator[Writer]:
+def create(path: Path, *, force: bool, moved: OnBytes) -> Iterator[Writer]:
     """A new archive at this place: there when the block ends well, and not at all otherwise."""
-    kind = kind_of(path)
+    kind = compression_of(path)
     if path.exists() and not force:
         raise Conflict(f"{path} is there already", field="FILE", value=str(path),
                        fix="choose another name, or replace it with --force")  # fmt: skip
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-            with _packed(file, kind) as out:
+            with _compressed(file, kind) as out:
                 writer = Writer(out, moved)
                 yield writer
                 writer.finish()
@@ -131,7 +131,7 @@ def create(path: Path, *, force: bool, moved: Moved) -> Iterator[Writer]:
 
 
 @contextlib.contextmanager
-def _packed(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
+def _compressed(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
     if kind == "gz":
         with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=5) as out:
             yield cast(IO[bytes], out)
@@ -147,7 +147,7 @@ def _packed(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
 class Reader:
     """Members of an archive in their order, each checked against its checksum at the end."""
 
-    def __init__(self, tar: tarfile.TarFile, moved: Moved) -> None:
+    def __init__(self, tar: tarfile.TarFile, moved: OnBytes) -> None:
         self._tar, self._moved = tar, moved
         self._seen: dict[str, str] = {}
         self.header: dict[str, Any] = self._header()
@@ -156,16 +156,18 @@ class Reader:
         member = self._tar.next()
         data = self._tar.extractfile(member) if member is not None and member.name == HEADER else None
         if data is None or member is None or member.size > PIECE_BYTES:
-            raise damaged("it is no backup of Fairlead")
+            raise damaged_backup("it is no backup of Fairlead")
         text = data.read()
         self._seen[HEADER] = hashlib.sha256(text).hexdigest()
-        header = loads(text, "what it says of itself")
+        header = load_json(text, "what it says of itself")
         found = header.get("format") if isinstance(header, dict) else None
         if found != FORMAT:
             why = f"the backup has format {found}, and this Fairlead reads {FORMAT}"
             raise Refused(why, field="FILE", value=found, fix="restore it with a newer Fairlead")
-        if not all(isinstance(header.get(name), kind) for name, kind in _TOLD.items()) or not _sound(header):
-            raise damaged("what it says of itself makes no sense")
+        if not all(isinstance(header.get(name), kind) for name, kind in _HEADER_TYPES.items()) or not _plausible(
+            header
+        ):
+            raise damaged_backup("what it says of itself makes no sense")
         return cast(dict[str, Any], header)
 
     def members(self) -> Iterator[tuple[tarfile.TarInfo, Callable[[Callable[[bytes], object]], None]]]:
@@ -176,19 +178,21 @@ class Reader:
             if member.name == CHECKSUMS:
                 pieces: list[bytes] = []
                 self._pour(member, pieces.append)
-                promised = loads(b"".join(pieces), "its checksums")
+                promised = load_json(b"".join(pieces), "its checksums")
                 if not isinstance(promised, dict):
-                    raise damaged("its checksums are none")
+                    raise damaged_backup("its checksums are none")
                 del self._seen[CHECKSUMS]
                 continue
             if member.issym():
                 self._seen[member.name] = hashlib.sha256(os.fsencode(member.linkname)).hexdigest()
             yield member, lambda sink, member=member: self._pour(member, sink)  # type: ignore[misc]
         if promised is None:
-            raise damaged("it is cut off")
+            raise damaged_backup("it is cut off")
         wrong = sorted({name for name in {*promised, *self._seen} if promised.get(name) != self._seen.get(name)})
         if wrong:
-            raise damaged(f"{wrong[0]} is not as it was written" + (f", and {len(wrong) - 1} more" * (len(wrong) > 1)))
+            raise damaged_backup(
+                f"{wrong[0]} is not as it was written" + (f", and {len(wrong) - 1} more" * (len(wrong) > 1))
+            )
 
     def _pour(self, member: tarfile.TarInfo, sink: Callable[[bytes], object]) -> None:
         data = self._tar.extractfile(member)
@@ -201,22 +205,22 @@ class Reader:
 
 
 @contextlib.contextmanager
-def read(path: Path, moved: Moved) -> Iterator[Reader]:
+def read(path: Path, moved: OnBytes) -> Iterator[Reader]:
     """An archive to read. Whatever is wrong with the file itself is said in one line."""
-    kind = kind_of(path)
+    kind = compression_of(path)
     try:
-        with path.open("rb") as file, _unpacked(file, kind) as data, tarfile.open(fileobj=data, mode="r|") as tar:
+        with path.open("rb") as file, _decompressed(file, kind) as data, tarfile.open(fileobj=data, mode="r|") as tar:
             yield Reader(tar, moved)
     except FileNotFoundError as error:
         if error.filename not in (str(path), path):
             raise
         raise NotFound(f"there is no file {path}", field="FILE", value=str(path), fix="name a backup") from None
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
-        raise damaged(str(error) or type(error).__name__) from error
+        raise damaged_backup(str(error) or type(error).__name__) from error
 
 
 @contextlib.contextmanager
-def _unpacked(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
+def _decompressed(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
     if kind == "gz":
         with gzip.GzipFile(fileobj=file, mode="rb") as data:
             yield cast(IO[bytes], data)
@@ -227,7 +231,7 @@ def _unpacked(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
             with zstandard.ZstdDecompressor().stream_reader(file, closefd=False) as stream:
                 yield cast(IO[bytes], io.BufferedReader(cast(Any, stream), PIECE_BYTES))
         except zstandard.ZstdError as error:
-            raise damaged(str(error)) from error
+            raise damaged_backup(str(error)) from error
     else:
         yield file
 
@@ -242,23 +246,23 @@ def _check_name(member: tarfile.TarInfo) -> None:
     plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
     whole = str(path) == member.name and path.parts and not path.is_absolute() and ".." not in path.parts
     if not whole or not (plain or member.issym()):
-        raise damaged(f"{member.name!r} does not belong into a backup")
+        raise damaged_backup(f"{member.name!r} does not belong into a backup")
 
 
-def _sound(header: dict[str, Any]) -> bool:
+def _plausible(header: dict[str, Any]) -> bool:
     """Whether its moment is one and its size, too."""
     return bool(0 <= header["taken_s"] < 1e11 and 0 <= header["bytes"] < 1 << 62)
 
 
-def loads(text: bytes, what: str) -> Any:
+def load_json(text: bytes, what: str) -> Any:
     """JSON out of a backup, which anybody may have written: what cannot be read, or is nested too deep, is damage."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise damaged(f"{what} cannot be read: {error}") from None
+        raise damaged_backup(f"{what} cannot be read: {error}") from None
 
 
-def damaged(why: str) -> Refused:
+def damaged_backup(why: str) -> Refused:
     fix = "use another backup; this one was damaged after it was written, or never finished"
     return Refused(f"the backup cannot be used: {why}", field="FILE", fix=fix)
 

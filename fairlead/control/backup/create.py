@@ -51,7 +51,7 @@ def backup(
     home: Home, path: Path, *, with_keys: bool = False, force: bool = False, progress: Progress = lambda *_: None
 ) -> BackupSummary:
     """Write a backup of the home and its store. Only reads, so that a running platform is not disturbed."""
-    url = _store_of(home)
+    url = _store_url(home)
     done, total, what = 0, 0, "reading"
 
     def moved(size: int) -> None:
@@ -65,26 +65,26 @@ def backup(
         moved(0)
 
     taken = BackupSummary(str(path))
-    with archive.create(path, force=force, moved=moved) as writer, _reading(url) as connect_once:
-        active, header = connect_once(_active), connect_once(rows.facts)
+    with archive.create(path, force=force, moved=moved) as writer, _snapshot_reader(url) as connect_once:
+        active, header = connect_once(_active), connect_once(rows.store_facts)
         total = _expected_bytes(home, active)
         begin("snapshots")
         header |= {"format": archive.FORMAT, "version": __version__, "taken_s": time.time(), "home": str(home.root),
                    "keys": with_keys, "bytes": total}  # fmt: skip
         held = [*files.job_folders(home, active, files.SNAPSHOTS)]
         writer.add(archive.HEADER, json.dumps(header).encode())
-        _copy(writer, taken, held)
+        _copy_folders(writer, taken, held)
         begin("store")
-        state: dict[str, Any] = connect_once(lambda connection: _store(connection, writer, taken))
+        state: dict[str, Any] = connect_once(lambda connection: _copy_store(connection, writer, taken))
         begin("code, results and logs")
-        _copy(writer, taken, [("bundles", home.bundles), *files.job_folders(home, None, files.RESULTS)])
-        _settings(home, writer, taken, with_keys=with_keys, secrets=state.pop("secrets"))
+        _copy_folders(writer, taken, [("bundles", home.bundles), *files.job_folders(home, None, files.RESULTS)])
+        _copy_settings(home, writer, taken, with_keys=with_keys, secrets=state.pop("secrets"))
         writer.add("state.json", json.dumps(state).encode())
     taken.jobs_going_on, taken.schema, taken.size_bytes = len(active), str(header["schema"]), path.stat().st_size
     return taken
 
 
-def _store_of(home: Home) -> str:
+def _store_url(home: Home) -> str:
     from fairlead.control.serve import read_profile
 
     if not home.profile.exists() and not home.database.exists():
@@ -96,7 +96,7 @@ def _store_of(home: Home) -> str:
 
 
 @contextmanager
-def _reading(url: str) -> Iterator[Callable[[Callable[[Connection], Any]], Any]]:
+def _snapshot_reader(url: str) -> Iterator[Callable[[Callable[[Connection], Any]], Any]]:
     """A function that runs work in one consistent snapshot each time."""
     engines = connect(url)
 
@@ -126,7 +126,7 @@ def _expected_bytes(home: Home, active: frozenset[str]) -> int:
     return database + sum(files.measure(folder).size_bytes for folder in folders)
 
 
-def _copy(writer: archive.Writer, taken: BackupSummary, folders: list[tuple[str, Path]]) -> None:
+def _copy_folders(writer: archive.Writer, taken: BackupSummary, folders: list[tuple[str, Path]]) -> None:
     left_out = 0
     for name, folder in folders:
         copied = files.copy(writer, name, folder)
@@ -137,9 +137,9 @@ def _copy(writer: archive.Writer, taken: BackupSummary, folders: list[tuple[str,
         taken.notes.append(f"{left_out} {what} not in the backup: too deep or named too long to be restored")
 
 
-def _store(connection: Connection, writer: archive.Writer, taken: BackupSummary) -> dict[str, Any]:
+def _copy_store(connection: Connection, writer: archive.Writer, taken: BackupSummary) -> dict[str, Any]:
     """All rows, in one snapshot of the store; facts that belong to the same moment come back."""
-    facts = rows.facts(connection)
+    facts = rows.store_facts(connection)
     counts: dict[str, int] = {}
     for table in rows.tables(connection):
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
@@ -151,7 +151,7 @@ def _store(connection: Connection, writer: archive.Writer, taken: BackupSummary)
     return facts | {"rows": counts, "secrets": counts.get("secrets", 0)}
 
 
-def _settings(home: Home, writer: archive.Writer, taken: BackupSummary, *, with_keys: bool, secrets: int) -> None:
+def _copy_settings(home: Home, writer: archive.Writer, taken: BackupSummary, *, with_keys: bool, secrets: int) -> None:
     nodes = home.run / "nodes.json"
     if nodes.exists():
         writer.add("run/nodes.json", nodes.read_bytes())

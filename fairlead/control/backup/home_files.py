@@ -19,7 +19,7 @@ RESULTS = ("output", "logs")
 """Of a job's folder. Code is unpacked again from its bundle; its home, its temporary files and its meeting points
 are good for one run only."""
 
-LONGEST = 2048  # bytes of a name in the archive: a longer one might not fit into the home that it is restored to
+MAX_NAME_BYTES = 2048  # bytes of a name in the archive: a longer one might not fit into the home that it is restored to
 _GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESTALE)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -63,7 +63,7 @@ def copy(writer: Writer, prefix: str, folder: Path) -> Sizes:
             if name.startswith(".") and name.endswith((".tmp", ".part")):  # being written: its name says so
                 continue
             path = "/".join(part for part in (prefix, within, name) if part)
-            if len(os.fsencode(path)) > LONGEST:
+            if len(os.fsencode(path)) > MAX_NAME_BYTES:
                 done.left_out += 1
                 continue
             try:

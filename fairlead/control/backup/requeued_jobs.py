@@ -19,7 +19,7 @@ class RequeuedJobs:
     ended: int
 
 
-def settle(connection: Connection, taken_s: float, now_s: float) -> RequeuedJobs:
+def requeue_jobs(connection: Connection, taken_s: float, now_s: float) -> RequeuedJobs:
     """Let nothing of the old platform seem alive: a job that held devices waits for new ones, with its snapshots.
 
     The ledger stays as it is: for how long the gang lived after its last line nobody knows.
@@ -30,7 +30,7 @@ def settle(connection: Connection, taken_s: float, now_s: float) -> RequeuedJobs
         for generation in live.get(job.id, []):
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=taken_s,
                                outcome="restored")  # fmt: skip
-        _move(connection, job, taken_s, now_s)
+        _requeue(connection, job, taken_s, now_s)
     waiting = {job.id for job in jobs.active(connection)}
     text = f"restored from a backup; {len(waiting)} jobs go on"
     events.append(connection, time_s=now_s, kind="platform-restored", text=text, facts={"taken_s": taken_s})
@@ -39,7 +39,7 @@ def settle(connection: Connection, taken_s: float, now_s: float) -> RequeuedJobs
     return RequeuedJobs(len(waiting), sum(job.id not in waiting for job in moving))
 
 
-def _move(connection: Connection, job: Job, taken_s: float, now_s: float) -> None:
+def _requeue(connection: Connection, job: Job, taken_s: float, now_s: float) -> None:
     then = job.then if job.phase is JobPhase.STOPPING and job.then in ENDED else JobPhase.QUEUED
     changes: dict[str, Any] = {"phase": then, "then": None, "outcome": None, "since_s": now_s}
     if then is not JobPhase.QUEUED:

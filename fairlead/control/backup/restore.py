@@ -22,8 +22,8 @@ from fairlead.agent.node.job_folders import TENANT_FOLDERS
 from fairlead.control.backup import archive, sparse_files
 from fairlead.control.backup import table_rows as rows
 from fairlead.control.backup.create import Progress
-from fairlead.control.backup.requeued_jobs import RequeuedJobs, settle
-from fairlead.control.backup.safe_tree import Tree, give, names_in, opened
+from fairlead.control.backup.requeued_jobs import RequeuedJobs, requeue_jobs
+from fairlead.control.backup.safe_tree import Tree, change_owner, names_in, open_folder
 from fairlead.control.identity import tokens
 from fairlead.control.reconcile.worker_specs import tenant_uid
 from fairlead.control.store import jobs, tenants
@@ -44,7 +44,7 @@ _FURTHEST_S = 1e11  # some 3,000 years, as far as any file system keeps times
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreSummary:
     """What came back, to be told."""
 
     home: str
@@ -58,31 +58,33 @@ class Restored:
     left_out: int = 0  # folders of jobs that the store does not know
 
 
-def restore(path: Path, home: Home, *, store: str | None = None, progress: Progress = lambda *_: None) -> Restored:
+def restore(
+    path: Path, home: Home, *, store: str | None = None, progress: Progress = lambda *_: None
+) -> RestoreSummary:
     """The home as it was when the backup was taken, in an empty place; jobs go on at the next start."""
-    _refuse_full(home)
+    _require_empty(home)
     stage = home.root.with_name(f".{home.root.name}.restoring-{os.getpid()}")
     try:
         _make_stage(stage)
         header, files = _unpack(path, stage, progress)
         progress(0, 0, "store")
-        state = _state(stage, header)
-        settled, owners = _fill(store or f"sqlite:///{stage / 'fairlead.db'}", stage, state, header, home)
+        state = _read_state(stage, header)
+        settled, owners = _load_store(store or f"sqlite:///{stage / 'fairlead.db'}", stage, state, header, home)
         progress(0, 0, "files")
-        left_out = _own(stage, owners)
-        token = _finish(stage, store)
-        _appear(stage, home)
+        left_out = _assign_owners(stage, owners)
+        token = _clean_stage(stage, store)
+        _move_into_place(stage, home)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     counts: dict[str, int] = state["rows"]
-    return Restored(
+    return RestoreSummary(
         home=str(home.root), taken_s=header["taken_s"], version=header["version"], rows=sum(counts.values()),
         files=files, going_on=settled.going_on, admin_token=token, left_out=left_out,
         secrets_without_key=0 if home.secret_key.exists() else counts.get("secrets", 0),
     )  # fmt: skip
 
 
-def _refuse_full(home: Home) -> None:
+def _require_empty(home: Home) -> None:
     if home.root.is_symlink() or (home.root.exists() and (not home.root.is_dir() or any(home.root.iterdir()))):
         raise Refused(f"{home.root} is not empty", field="--home", value=str(home.root),
                       fix="name a folder that does not exist yet, or an empty one")  # fmt: skip
@@ -114,7 +116,7 @@ def _unpack(path: Path, stage: Path, progress: Progress) -> tuple[dict[str, Any]
         size = int(reader.header.get("bytes", 0))
         for member, pour in reader.members():
             if not (_LINKS if member.issym() else _FILES).fullmatch(member.name):
-                raise archive.damaged(f"{member.name!r} does not belong into a backup")
+                raise archive.damaged_backup(f"{member.name!r} does not belong into a backup")
             place = PurePosixPath(f".{member.name}" if member.name.startswith("store/") else member.name)
             if member.issym():
                 tree.link(place, member.linkname)
@@ -124,18 +126,18 @@ def _unpack(path: Path, stage: Path, progress: Progress) -> tuple[dict[str, Any]
     return reader.header, count
 
 
-def _state(stage: Path, header: dict[str, Any]) -> dict[str, Any]:
+def _read_state(stage: Path, header: dict[str, Any]) -> dict[str, Any]:
     """What belongs to the moment of the store's rows, with all that is read of it."""
     place = stage / "state.json"
-    state = archive.loads(place.read_bytes(), "what belongs to its store") if place.exists() else None
-    if not isinstance(state, dict) or not all(_numbers(state.get(name)) for name in ("rows", "sequences")):
-        raise archive.damaged("what belongs to its store is not in it")
+    state = archive.load_json(place.read_bytes(), "what belongs to its store") if place.exists() else None
+    if not isinstance(state, dict) or not all(_are_counts(state.get(name)) for name in ("rows", "sequences")):
+        raise archive.damaged_backup("what belongs to its store is not in it")
     if state.get("schema") != header["schema"]:
-        raise archive.damaged("what belongs to its store is of another schema")
+        raise archive.damaged_backup("what belongs to its store is of another schema")
     return state
 
 
-def _numbers(named: Any) -> bool:
+def _are_counts(named: Any) -> bool:
     """Whether each of these names has a whole number that a database can count to."""
     return isinstance(named, dict) and all(isinstance(each, int) and 0 <= each < 1 << 62 for each in named.values())
 
@@ -155,7 +157,7 @@ def _write(descriptor: int, pour: Callable[[Callable[[bytes], object]], None], m
         try:
             pour(file.write if parts is None else sparse_files.SparseWriter(file, parts).write)
         except ValueError as error:
-            raise archive.damaged(f"{member.name}: {error}") from error
+            raise archive.damaged_backup(f"{member.name}: {error}") from error
         os.fchmod(descriptor, member.mode & 0o777)
         file.flush()
         os.utime(descriptor, (member.mtime, member.mtime))
@@ -164,26 +166,28 @@ def _write(descriptor: int, pour: Callable[[Callable[[bytes], object]], None], m
 # ---------------------------------------------------------------- the store
 
 
-def _fill(
+def _load_store(
     url: str, stage: Path, state: dict[str, Any], header: dict[str, Any], home: Home
 ) -> tuple[RequeuedJobs, dict[str, int]]:
     """All rows in one transaction, and what they mean now. Returns whose job is whose, too."""
     engines = connect(url)
     try:
         with engines.writer.begin() as connection:
-            rows.prepare(connection, state["schema"])
+            rows.create_schema(connection, state["schema"])
             for table in rows.tables(connection):
                 lines = stage / _STORE / f"{table.name}.jsonl"
                 if lines.exists():
                     with lines.open("rb") as file:
                         rows.load(connection, table, file)
             # Seconds of today are more than the old platform ever counted to, and less than the next restore will.
-            rows.finish(connection, state["schema"], state["sequences"], max(int(state["epoch"]), int(time.time())) + 1)
-            settled = settle(connection, header["taken_s"], time.time())
+            rows.finish_load(
+                connection, state["schema"], state["sequences"], max(int(state["epoch"]), int(time.time())) + 1
+            )
+            settled = requeue_jobs(connection, header["taken_s"], time.time())
             return settled, _owners(connection, home)
     # rows or columns that are none
     except (CommandError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:
-        raise archive.damaged(f"its store makes no sense: {error!r}") from error
+        raise archive.damaged_backup(f"its store makes no sense: {error!r}") from error
     except DBAPIError as error:
         told = store_error(error)
         if isinstance(told, FairleadError):
@@ -210,14 +214,14 @@ def _owners(connection: Connection, home: Home) -> dict[str, int]:
 def _folder_name(name: str) -> str:
     """Of a job or tenant: the platform makes, gives away and removes folders by this name."""
     if _NAME.fullmatch(name) is None:
-        raise archive.damaged(f"its store holds {name!r}, which is no name of a job or tenant")
+        raise archive.damaged_backup(f"its store holds {name!r}, which is no name of a job or tenant")
     return name
 
 
 # ---------------------------------------------------------------- the files
 
 
-def _own(stage: Path, owners: dict[str, int]) -> int:
+def _assign_owners(stage: Path, owners: dict[str, int]) -> int:
     """Give each tenant's files to its user here, which is another one than where they came from.
 
     Returns how many folders were left out since the store knows no such job: one that was submitted while the backup
@@ -225,36 +229,36 @@ def _own(stage: Path, owners: dict[str, int]) -> int:
     """
     unknown = 0
     try:
-        with opened(stage) as root, opened("jobs", root) as jobs_folder:
+        with open_folder(stage) as root, open_folder("jobs", root) as jobs_folder:
             for name in names_in(jobs_folder):
                 if name in owners:
-                    _own_job(name, jobs_folder, owners[name])
+                    _assign_job_owner(name, jobs_folder, owners[name])
                 else:
                     shutil.rmtree(name, dir_fd=jobs_folder)
                     unknown += 1
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
-        raise archive.damaged(f"there is something else where {error.filename!r} should be a folder") from error
+        raise archive.damaged_backup(f"there is something else where {error.filename!r} should be a folder") from error
     return unknown
 
 
-def _own_job(name: str, jobs_folder: int, uid: int) -> None:
-    with opened(name, jobs_folder) as job:
+def _assign_job_owner(name: str, jobs_folder: int, uid: int) -> None:
+    with open_folder(name, jobs_folder) as job:
         os.fchmod(job, 0o711)
         for part in names_in(job):
-            with opened(part, job) as folder:
+            with open_folder(part, job) as folder:
                 os.fchmod(folder, 0o700)
                 if part in TENANT_FOLDERS and os.geteuid() == 0:
-                    give(folder, uid)
+                    change_owner(folder, uid)
 
 
-def _finish(stage: Path, store: str | None) -> bool:
+def _clean_stage(stage: Path, store: str | None) -> bool:
     """Clear away what was only needed here, and leave a profile for the first start. Says whether a token came."""
     shutil.rmtree(stage / _STORE, ignore_errors=True)
     (stage / "state.json").unlink()
     kept = stage / "profile.json"
-    profile = {} if not kept.exists() else _kept(archive.loads(kept.read_bytes(), "its profile"))
+    profile = {} if not kept.exists() else _token_profile(archive.load_json(kept.read_bytes(), "its profile"))
     kept.unlink(missing_ok=True)
     if store is not None:
         profile["store"] = store
@@ -262,26 +266,26 @@ def _finish(stage: Path, store: str | None) -> bool:
         kept.touch(0o600)
         kept.write_text(json.dumps(profile))
     if (stage / "tls").exists():
-        with opened(stage / "tls") as folder:
+        with open_folder(stage / "tls") as folder:
             os.fchmod(folder, 0o700)
     return "token" in profile
 
 
-def _kept(profile: Any) -> dict[str, str]:
+def _token_profile(profile: Any) -> dict[str, str]:
     """Of a profile only the token: its archive may name no store, address or file of this machine."""
     if not isinstance(profile, dict):
-        raise archive.damaged("its profile is none")
+        raise archive.damaged_backup("its profile is none")
     token = profile.get("token")
     if token is None:
         return {}
     try:
         name, secret = tokens.parse(str(token))
     except Unauthenticated:
-        raise archive.damaged("the token in its profile is none") from None
+        raise archive.damaged_backup("the token in its profile is none") from None
     return {"token": f"fl_{name}_{secret}"}
 
 
-def _appear(stage: Path, home: Home) -> None:
+def _move_into_place(stage: Path, home: Home) -> None:
     """In one step: a folder may take the place of an empty one."""
     try:
         if home.root.exists():

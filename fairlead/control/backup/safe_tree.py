@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from fairlead.control.backup.archive import damaged
+from fairlead.control.backup.archive import damaged_backup
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,12 +35,12 @@ class Tree:
 
     def file(self, place: PurePosixPath) -> int:
         """A new file, open for writing. What has its name already, or a link on the way, is damage."""
-        with _damage(place):
+        with _damage_for(place):
             return os.open(place.name, _NEW_FILE, 0o600, dir_fd=self._folder(place.parts[:-1]))
 
     def link(self, place: PurePosixPath, target: str) -> None:
         """A new symbolic link, wherever it leads: nothing here ever goes there."""
-        with _damage(place):
+        with _damage_for(place):
             os.symlink(target, place.name, dir_fd=self._folder(place.parts[:-1]))
 
     def _folder(self, parts: tuple[str, ...]) -> int:
@@ -50,7 +50,7 @@ class Tree:
         here = os.dup(self._root)
         try:
             for part in parts:
-                below = _below(here, part)
+                below = _subfolder(here, part)
                 os.close(here)
                 here = below
         except BaseException:
@@ -65,27 +65,27 @@ class Tree:
             self._last = None
 
 
-def _below(folder: int, name: str) -> int:
+def _subfolder(folder: int, name: str) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=folder)
     return os.open(name, FOLDER, dir_fd=folder)
 
 
 @contextmanager
-def _damage(place: PurePosixPath) -> Iterator[None]:
+def _damage_for(place: PurePosixPath) -> Iterator[None]:
     """Names that are taken, lead elsewhere or can be none are the archive's fault."""
     try:
         yield
     except ValueError as error:  # a zero byte
-        raise damaged(f"{str(place)!r} is no name of a file") from error
+        raise damaged_backup(f"{str(place)!r} is no name of a file") from error
     except OSError as error:
         if error.errno not in _IN_THE_WAY:
             raise
-        raise damaged(f"{str(place)!r} cannot be where something else is: {error.strerror}") from error
+        raise damaged_backup(f"{str(place)!r} cannot be where something else is: {error.strerror}") from error
 
 
 @contextmanager
-def opened(name: str | Path, folder: int | None = None) -> Iterator[int]:
+def open_folder(name: str | Path, folder: int | None = None) -> Iterator[int]:
     """A folder, open; raises ``OSError`` when it is a link or no folder."""
     found = os.open(name, FOLDER, dir_fd=folder)
     try:
@@ -100,15 +100,15 @@ def names_in(folder: int) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def give(folder: int, uid: int) -> None:
+def change_owner(folder: int, uid: int) -> None:
     """Give everything in an open folder, and the folder, to a user. Files with a second name are left as they are."""
     for _, folders, names, here in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
         for name in (*folders, *names):  # a link to a folder is among the folders, and not walked
-            _give_one(name, here, uid)
+            _change_owner_of(name, here, uid)
         os.fchown(here, uid, uid)
 
 
-def _give_one(name: str, folder: int, uid: int) -> None:
+def _change_owner_of(name: str, folder: int, uid: int) -> None:
     try:
         held = os.open(name, _FILE, dir_fd=folder)
     except OSError as error:

@@ -32,12 +32,12 @@ def extents(descriptor: int, seen: os.stat_result) -> Extents | None:
     return found
 
 
-def written(parts: Extents, size: int) -> str:
+def format_extents(parts: Extents, size: int) -> str:
     """The parts as a member's header has them."""
     return ",".join(f"{begin}+{length}" for begin, length in parts) + f";{size}"
 
 
-def parsed(text: str) -> tuple[Extents, int]:
+def parse_extents(text: str) -> tuple[Extents, int]:
     """And back; raises ValueError for what is none."""
     listed, _, size = text.partition(";")
     pairs = [part.partition("+") for part in listed.split(",") if part]
@@ -50,7 +50,7 @@ def parsed(text: str) -> tuple[Extents, int]:
     return parts, int(size)
 
 
-class Parts:
+class ExtentReader:
     """An open file, read as if it had no holes."""
 
     def __init__(self, source: IO[bytes], parts: Extents) -> None:
@@ -74,7 +74,7 @@ class SparseWriter:
     """A new file, written as if it had no holes, and with them in the end."""
 
     def __init__(self, target: IO[bytes], text: str) -> None:
-        parts, size = parsed(text)
+        parts, size = parse_extents(text)
         self._target, self._left = target, list(reversed(parts))
         target.truncate(size)
 

@@ -14,7 +14,7 @@ from fairlead.control.backup import archive
 from fairlead.control.store.migrate import HEAD, schema_version, upgrade
 from fairlead.errors import Refused
 
-LEFT_OUT = frozenset({"alembic_version", "leadership", "sessions"})
+SKIPPED_TABLES = frozenset({"alembic_version", "leadership", "sessions"})
 """Who leads is decided anew, and whoever was logged in on the page logs in again."""
 
 _BATCH = 1000
@@ -24,10 +24,10 @@ def tables(connection: Connection) -> list[Table]:
     """Every table that is kept, those that others refer to first; as the database has it, whatever its version."""
     found = MetaData()
     found.reflect(connection)
-    return [table for table in found.sorted_tables if table.name not in LEFT_OUT]
+    return [table for table in found.sorted_tables if table.name not in SKIPPED_TABLES]
 
 
-def facts(connection: Connection) -> dict[str, Any]:
+def store_facts(connection: Connection) -> dict[str, Any]:
     """What a restore must know before the rows: version, epoch, and how far ids were given out."""
     schema = schema_version(connection)
     if schema is None:
@@ -69,7 +69,7 @@ def dump(connection: Connection, table: Table, out: IO[bytes]) -> int:
 
 def load(connection: Connection, table: Table, lines: Iterable[bytes]) -> int:
     """Insert what :func:`dump` wrote. Returns how many rows."""
-    rows = (archive.loads(line, f"the store's {table.name}") for line in lines)
+    rows = (archive.load_json(line, f"the store's {table.name}") for line in lines)
     names = next(rows)
     decoders = [_decoder(table.c[name].type) for name in names]
     count, batch = 0, []
@@ -83,7 +83,7 @@ def load(connection: Connection, table: Table, lines: Iterable[bytes]) -> int:
     return count + len(batch)
 
 
-def prepare(connection: Connection, schema: str) -> None:
+def create_schema(connection: Connection, schema: str) -> None:
     """Give an empty database the schema that the rows were written with; one that is not empty is refused."""
     for name in inspect(connection).get_table_names():
         if name == "alembic_version" or name == "leadership":
@@ -98,7 +98,7 @@ def prepare(connection: Connection, schema: str) -> None:
         upgrade(connection, None, schema)
 
 
-def finish(connection: Connection, schema: str, sequences: dict[str, int], epoch: int) -> None:
+def finish_load(connection: Connection, schema: str, sequences: dict[str, int], epoch: int) -> None:
     """Go on counting where the backup stopped, bring the schema up to date, and let nobody of before lead."""
     for name, last in sequences.items():
         if connection.dialect.name == "sqlite":

@@ -20,29 +20,29 @@ def scope(who: Token) -> str | None:
     if who.role is Role.ADMIN:
         return None
     if who.tenant is None:
-        raise only_metrics()
+        raise metrics_only_error()
     return who.tenant
 
 
-def may_scrape(who: Token) -> None:
+def require_scraper(who: Token) -> None:
     """Raise Forbidden unless the token may read the metrics, which tell about all tenants."""
     if who.role not in _PLATFORM:
         fix = "use the token of a scraper or an admin"
         raise Forbidden("shows all tenants", field="role", value=str(who.role), fix=fix)
 
 
-def may_more_than_scrape(who: Token) -> None:
+def refuse_scraper(who: Token) -> None:
     """Raise Forbidden if the token is for the metrics only: it lies with a scraper, which needs nothing else."""
     if who.role is Role.SCRAPER:
-        raise only_metrics()
+        raise metrics_only_error()
 
 
-def only_metrics() -> Forbidden:
+def metrics_only_error() -> Forbidden:
     return Forbidden("a scraper reads /metrics and nothing else", field="role", value=str(Role.SCRAPER),
                      fix="use a token with another role")  # fmt: skip
 
 
-def owner_of(who: Token, role: Role, tenant: str | None) -> str | None:
+def token_owner(who: Token, role: Role, tenant: str | None) -> str | None:
     """Whose a token to be made is: nobody's in particular, or that tenant's for which the asking one acts."""
     return None if role in _PLATFORM and tenant is None else acting_for(who, tenant)
 
@@ -61,7 +61,7 @@ def acting_for(who: Token, tenant: str | None, *, field: str = "tenant") -> str:
     return own
 
 
-def may_grant(who: Token, role: Role, tenant: str | None) -> None:
+def require_grant(who: Token, role: Role, tenant: str | None) -> None:
     """Nobody hands out more than they have, or for a tenant that is not theirs."""
     require(who, Role.TENANT_ADMIN, "make tokens")
     if (role in _PLATFORM) != (tenant is None):

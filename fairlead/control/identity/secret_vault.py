@@ -35,50 +35,50 @@ class SecretVault:
     def of(cls, home: Home, key_file: Path | None = None, variables: Mapping[str, str] = os.environ) -> SecretVault:
         """The vault with the key of the file, of the variable, or of the home; a wrong one is refused at once."""
         if key_file is not None:
-            return cls(home, _read(key_file, "--secret-key-file"))
+            return cls(home, _read_key(key_file, "--secret-key-file"))
         if KEY_VARIABLE in variables:
-            return cls(home, _parse(variables[KEY_VARIABLE], KEY_VARIABLE))
-        return cls(home, _read(home.secret_key, str(home.secret_key)) if home.secret_key.exists() else None)
+            return cls(home, _parse_key(variables[KEY_VARIABLE], KEY_VARIABLE))
+        return cls(home, _read_key(home.secret_key, str(home.secret_key)) if home.secret_key.exists() else None)
 
     def seal(self, tenant: str, name: str, value: str) -> bytes:
         """The value as it may lie in the store."""
         if self._key is None:
-            self._key = _make(self._path)
+            self._key = _create_key(self._path)
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = AESGCM(self._key).encrypt(nonce, value.encode(), _bound_to(tenant, name))
-        return _VERSION + _identify(self._key) + nonce + sealed
+        sealed = AESGCM(self._key).encrypt(nonce, value.encode(), _associated_data(tenant, name))
+        return _VERSION + _key_id(self._key) + nonce + sealed
 
     def derive(self, *purpose: str) -> bytes:
         """A key for something else than secrets, always the same for the same purpose; it tells nothing of this one."""
         if self._key is None:
-            self._key = _make(self._path)
+            self._key = _create_key(self._path)
         return hmac.digest(self._key, b"fairlead key for\0" + "\0".join(purpose).encode(), "sha256")
 
     def open(self, tenant: str, name: str, sealed: bytes) -> str:
         """The value; :class:`Refused` when this platform's key does not open it."""
         key_id, rest = sealed[1 : 1 + _ID_BYTES], sealed[1 + _ID_BYTES :]
-        if self._key is None or sealed[:1] != _VERSION or key_id != _identify(self._key):
-            mine = "there is none here" if self._key is None else f"the one here is {_identify(self._key).hex()}"
+        if self._key is None or sealed[:1] != _VERSION or key_id != _key_id(self._key):
+            mine = "there is none here" if self._key is None else f"the one here is {_key_id(self._key).hex()}"
             raise Refused(f"the secret {name} was encrypted with the key {key_id.hex()}, and {mine}", field="secrets",
                           value=name, fix=f"{_SHARE}, or set it again: fairlead secret set {name}")  # fmt: skip
         try:
             nonce, box = rest[:_NONCE_BYTES], rest[_NONCE_BYTES:]
-            return AESGCM(self._key).decrypt(nonce, box, _bound_to(tenant, name)).decode()
+            return AESGCM(self._key).decrypt(nonce, box, _associated_data(tenant, name)).decode()
         except (InvalidTag, ValueError):
             raise Refused(f"the secret {name} was changed in the store and cannot be decrypted", field="secrets",
                           value=name, fix=f"set it again: fairlead secret set {name}") from None  # fmt: skip
 
 
-def _bound_to(tenant: str, name: str) -> bytes:
+def _associated_data(tenant: str, name: str) -> bytes:
     """What must be the same when it is opened, so that no row can be passed off as another's."""
     return f"fairlead secret\0{tenant}\0{name}".encode()
 
 
-def _identify(key: bytes) -> bytes:
+def _key_id(key: bytes) -> bytes:
     return hashlib.sha256(b"fairlead key id\0" + key).digest()[:_ID_BYTES]
 
 
-def _make(path: Path) -> bytes:
+def _create_key(path: Path) -> bytes:
     """A new key in its file, whole or not at all; the one of another process that was faster is taken."""
     text = base64.b64encode(os.urandom(_KEY_BYTES)) + b"\n"
     part = path.with_name(f".{path.name}.{os.getpid()}")
@@ -94,18 +94,18 @@ def _make(path: Path) -> bytes:
                           fix="make room, or make the folder writable") from None  # fmt: skip
     finally:
         part.unlink(missing_ok=True)
-    return _read(path, str(path))
+    return _read_key(path, str(path))
 
 
-def _read(path: Path, field: str) -> bytes:
+def _read_key(path: Path, field: str) -> bytes:
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}", field=field, fix="name a readable file") from None
-    return _parse(text, field)
+    return _parse_key(text, field)
 
 
-def _parse(text: str, field: str) -> bytes:
+def _parse_key(text: str, field: str) -> bytes:
     """32 bytes, written in hex or base64. What was written instead is not repeated."""
     written = text.strip()
     try:

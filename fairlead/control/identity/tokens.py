@@ -11,7 +11,7 @@ from fairlead.control.records import Role, Token
 from fairlead.errors import Unauthenticated
 
 _BEARER = re.compile(r"^(?:bearer\s+)?fl_([a-z0-9]{1,32})_([A-Za-z0-9]{16,128})$", re.IGNORECASE)
-_NOBODY = hashlib.sha256(b"nobody").hexdigest()
+_DUMMY_DIGEST = hashlib.sha256(b"nobody").hexdigest()
 _FIX = "set FAIRLEAD_TOKEN to a token of this platform, or ask its admin for one"
 
 
@@ -41,13 +41,13 @@ def parse(bearer: str) -> tuple[str, str]:
 def verify(token: Token | None, secret: str, now_s: float) -> Token:
     """The token, if the secret belongs to it and it is still good. An unknown id takes as long as a wrong secret."""
     # The secret has 192 random bits: a plain digest cannot be searched through, and costs a request microseconds.
-    right = hmac.compare_digest(_NOBODY if token is None else token.digest, _digest(secret))
+    right = hmac.compare_digest(_DUMMY_DIGEST if token is None else token.digest, _digest(secret))
     if token is None or not right:
         raise Unauthenticated("the token is unknown", fix=_FIX)
-    return standing(token, now_s)
+    return require_valid(token, now_s)
 
 
-def standing(token: Token, now_s: float) -> Token:
+def require_valid(token: Token, now_s: float) -> Token:
     """The token, if it was neither revoked nor has expired."""
     if token.revoked_s is not None and token.revoked_s <= now_s:
         raise Unauthenticated("the token was revoked", fix=_FIX)

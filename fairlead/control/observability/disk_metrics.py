@@ -15,12 +15,14 @@ from fairlead.agent.node import disk_usage
 from fairlead.home import Home
 
 EVERY_S = 60.0
-COST = 100.0  # pause between two measurements, in lengths of one: walking over the files takes 1 % of a core at most
+PAUSE_FACTOR = (
+    100.0  # pause between two measurements, in lengths of one: walking over the files takes 1 % of a core at most
+)
 KINDS = ("logs", "output", "snapshots")
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskUsage:
     """Bytes on disk at one moment."""
 
     by_tenant: Mapping[tuple[str, str], int] = field(default_factory=dict)  # tenant, kind
@@ -35,7 +37,7 @@ class DiskGauge:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._last = Disk()
+        self._last = DiskUsage()
         self._next_s = 0.0
         self._measuring: asyncio.Task[None] | None = None
 
@@ -44,7 +46,7 @@ class DiskGauge:
         """Whether the next reading begins a measurement, which needs to know whose the jobs are."""
         return self._measuring is None and time.monotonic() >= self._next_s
 
-    async def read(self, tenants: Mapping[str, str]) -> Disk:
+    async def read(self, tenants: Mapping[str, str]) -> DiskUsage:
         """The newest measurement; the first one is waited for, later ones are made behind."""
         if self.due and (tenants or not self._last.size):
             self._measuring = asyncio.create_task(self._measure(tenants))
@@ -58,11 +60,11 @@ class DiskGauge:
             self._last = await asyncio.to_thread(measure, self._home, tenants)
         finally:
             took_s = time.monotonic() - began_s
-            self._next_s = time.monotonic() + max(EVERY_S, COST * took_s)
+            self._next_s = time.monotonic() + max(EVERY_S, PAUSE_FACTOR * took_s)
             self._measuring = None
 
 
-def measure(home: Home, tenants: Mapping[str, str]) -> Disk:
+def measure(home: Home, tenants: Mapping[str, str]) -> DiskUsage:
     """Walk over the home. Files that go away meanwhile are not counted, links are not followed."""
     by_tenant: Counter[tuple[str, str]] = Counter()
     for job in _folders(home.jobs):
@@ -74,7 +76,7 @@ def measure(home: Home, tenants: Mapping[str, str]) -> Disk:
     files = [path for path in home.root.glob(f"{home.database.name}*") if path.is_file()]
     whole = shutil.disk_usage(home.root)
     store = sum(_file_size(path) for path in files) if files else None
-    return Disk(by_tenant, store, _size(home.logs), whole.total, whole.free)
+    return DiskUsage(by_tenant, store, _size(home.logs), whole.total, whole.free)
 
 
 def _folders(folder: Path) -> list[Path]:

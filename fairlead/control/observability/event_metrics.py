@@ -58,7 +58,7 @@ class EventFollower:
                 raise
             except Unavailable as error:
                 log.warning("events cannot be read at the moment", error=str(error))
-            await asyncio.sleep(FOLLOWED_S if self.ring.followed else SPACING_S)
+            await asyncio.sleep(FOLLOWED_S if self.ring.has_followers else SPACING_S)
             await self._controller.wait_for_news(IDLE_S, seen)
 
     async def begin(self) -> None:
@@ -89,7 +89,7 @@ class EventFollower:
     def _next(self, connection: Connection) -> tuple[list[LoggedEvent], Mapping[str, EndedJob]]:
         batch = events.after(connection, self._seen or 0, BATCH)
         over = jobs.get_many(connection, {event.job for event in batch if event.kind in ENDS and event.job})
-        traced = tracing.wanted()
+        traced = tracing.is_enabled()
         return batch, {
             name: EndedJob(job, generations.of_job(connection, name) if traced else ()) for name, job in over.items()
         }
@@ -99,7 +99,7 @@ class EventFollower:
         self.counts.take(event, ended.job if ended else None)
         log.info(event.kind, text=event.text, **_facts(event))
         if ended is not None:
-            tracing.life(event, ended.job, ended.generations)
+            tracing.export_job(event, ended.job, ended.generations)
 
 
 def _facts(event: LoggedEvent) -> dict[str, object]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from fairlead.control.job_views import event_view
 from fairlead.control.records import LoggedEvent
 
-MOST = 1000
+MAX_EVENTS = 1000
 """Events that are kept. Who is further behind reads from the store."""
-MOST_CHARS = 4_000_000
+MAX_CHARS = 4_000_000
 """Of their texts and facts together."""
 _ROW_CHARS = 300
 
@@ -31,7 +31,7 @@ class RenderedEvent:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Entry:
     event: LoggedEvent
     chars: int
     told: dict[str | None, RenderedEvent] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Kept:
     def for_tenant(self, tenant: str | None) -> RenderedEvent:
         """The same for all of one scope: followers share it."""
         if tenant not in self.told:
-            self.told[tenant] = told(self.event, tenant)
+            self.told[tenant] = render(self.event, tenant)
         return self.told[tenant]
 
     def matches(self, wanted: Filter) -> bool:
@@ -53,7 +53,7 @@ class EventRing:
     def __init__(self) -> None:
         self.since = 0  # the id after which no event is missing
         self.newest = 0
-        self._kept: list[_Kept] = []
+        self._entries: list[_Entry] = []
         self._ids: list[int] = []
         self._chars = 0
         self._waiting: dict[Filter, set[asyncio.Future[None]]] = {}
@@ -61,10 +61,10 @@ class EventRing:
     def begin(self, newest: int) -> None:
         """Empty, with everything up to this id in the store only."""
         self.since = self.newest = newest
-        self._kept, self._ids, self._chars = [], [], 0
+        self._entries, self._ids, self._chars = [], [], 0
 
     @property
-    def followed(self) -> bool:
+    def has_followers(self) -> bool:
         """Whether anybody waits for events."""
         return bool(self._waiting)
 
@@ -73,12 +73,12 @@ class EventRing:
         awake: set[Filter] = set()
         for event in events:
             size = _ROW_CHARS + len(event.text) + len(str(event.facts))
-            self._kept.append(_Kept(event, size))
+            self._entries.append(_Entry(event, size))
             self._ids.append(event.id)
             self._chars += size
             self.newest = event.id
             awake |= {(None, None), (None, event.job), (event.tenant, None), (event.tenant, event.job)}
-        self._forget()
+        self._evict()
         for wanted in awake & self._waiting.keys():
             for future in self._waiting.pop(wanted):
                 if not future.done():
@@ -89,7 +89,7 @@ class EventRing:
         if id < self.since:
             return None
         found = []
-        for kept in self._kept[bisect_right(self._ids, id) :]:
+        for kept in self._entries[bisect_right(self._ids, id) :]:
             if kept.matches(wanted):
                 found.append(kept.for_tenant(wanted[0]))
                 if len(found) == limit:
@@ -111,20 +111,20 @@ class EventRing:
                 if not others:
                     del self._waiting[wanted]
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         """The oldest, when there are too many; a quarter at once, so that lists are not moved for each event."""
-        if len(self._kept) <= MOST and self._chars <= MOST_CHARS:
+        if len(self._entries) <= MAX_EVENTS and self._chars <= MAX_CHARS:
             return
         count = 0
-        while count < len(self._kept) and (
-            len(self._kept) - count > MOST * 3 // 4 or self._chars > MOST_CHARS * 3 // 4
+        while count < len(self._entries) and (
+            len(self._entries) - count > MAX_EVENTS * 3 // 4 or self._chars > MAX_CHARS * 3 // 4
         ):
-            self._chars -= self._kept[count].chars
+            self._chars -= self._entries[count].chars
             count += 1
         self.since = self._ids[count - 1]
-        del self._kept[:count], self._ids[:count]
+        del self._entries[:count], self._ids[:count]
 
 
-def told(event: LoggedEvent, tenant: str | None) -> RenderedEvent:
+def render(event: LoggedEvent, tenant: str | None) -> RenderedEvent:
     """The event as this tenant may read it; None: as it is."""
     return RenderedEvent(event.id, event.kind, event_view(event, tenant).model_dump_json().encode())

@@ -51,9 +51,9 @@ class JobCounts:
             case "job-recovered":
                 live_metrics.observe(metric_families.RECOVERY, float(event.facts.get("seconds", 0.0)), tenant)
         if event.job is not None:
-            self._on_its_way(event, event.job, tenant, job)
+            self._count_progress(event, event.job, tenant, job)
 
-    def _on_its_way(self, event: LoggedEvent, name: str, tenant: str, job: Job | None) -> None:
+    def _count_progress(self, event: LoggedEvent, name: str, tenant: str, job: Job | None) -> None:
         match event.kind:
             case "job-submitted":
                 self._waiting_since_s[name] = event.time_s
@@ -75,9 +75,9 @@ class JobCounts:
                 live_metrics.count(metric_families.EVICTED, tenant, str(event.facts.get("outcome", "unknown")))
                 self._waiting_since_s[name] = event.time_s
             case kind if kind in _ENDS:
-                self._ended(event, name, tenant, _ENDS[kind], job)
+                self._count_end(event, name, tenant, _ENDS[kind], job)
 
-    def _ended(self, event: LoggedEvent, name: str, tenant: str, outcome: str, job: Job | None) -> None:
+    def _count_end(self, event: LoggedEvent, name: str, tenant: str, outcome: str, job: Job | None) -> None:
         live_metrics.count(metric_families.FINISHED, tenant, outcome)
         if job is not None:
             live_metrics.observe(metric_families.COMPLETION, event.time_s - job.submitted_s, tenant, outcome)

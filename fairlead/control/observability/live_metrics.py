@@ -14,7 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from fairlead.control.observability import metric_families
 from fairlead.control.observability.metric_families import ALL, MetricFamily
 
-REASONS = 64  # distinct values of one label that are ours to choose; whatever comes after them is "other"
+MAX_LABEL_VALUES = 64  # distinct values of one label that are ours to choose; whatever comes after them is "other"
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # a series of its own per counter, which says what a reset says anyway
 REGISTRY = CollectorRegistry(auto_describe=True)
@@ -36,19 +36,19 @@ _seen: dict[tuple[str, int], set[str]] = {}
 
 def count(family: MetricFamily, *labels: str, by: float = 1.0) -> None:
     """Add to a counter."""
-    counter = _of(family, labels)
+    counter = _metric(family, labels)
     assert isinstance(counter, Counter)
     counter.inc(by)
 
 
 def observe(family: MetricFamily, seconds: float, *labels: str) -> None:
     """Put a duration into a histogram."""
-    child = _of(family, labels)
+    child = _metric(family, labels)
     assert isinstance(child, Histogram)
     child.observe(max(0.0, seconds))
 
 
-def round_held(seconds: float, changed: bool, decisions: Iterable[object]) -> None:
+def count_round(seconds: float, changed: bool, decisions: Iterable[object]) -> None:
     """Count a round of decisions."""
     observe(metric_families.ROUND_TIME, seconds)
     count(metric_families.ROUNDS, "changed" if changed else "unchanged")
@@ -56,17 +56,17 @@ def round_held(seconds: float, changed: bool, decisions: Iterable[object]) -> No
         count(metric_families.DECISIONS, type(decision).__name__.lower())
 
 
-def level(family: MetricFamily, value: float) -> None:
+def set_gauge(family: MetricFamily, value: float) -> None:
     """Set a gauge."""
-    gauge = _of(family, ())
+    gauge = _metric(family, ())
     assert isinstance(gauge, Gauge)
     gauge.set(value)
 
 
 @contextmanager
-def raised(family: MetricFamily) -> Iterator[None]:
+def gauge_incremented(family: MetricFamily) -> Iterator[None]:
     """Hold a gauge one higher for as long as this lasts."""
-    gauge = _of(family, ())
+    gauge = _metric(family, ())
     assert isinstance(gauge, Gauge)
     gauge.inc()
     try:
@@ -75,7 +75,7 @@ def raised(family: MetricFamily) -> Iterator[None]:
         gauge.dec()
 
 
-def bounded(family: MetricFamily, labels: tuple[str, ...]) -> tuple[str, ...]:
+def bounded_labels(family: MetricFamily, labels: tuple[str, ...]) -> tuple[str, ...]:
     """The labels, with a value that nobody foresaw as "other" once there are too many of them.
 
     Tenants and nodes are left alone: an administrator makes them, and a missing one would be worse than a long list.
@@ -84,13 +84,13 @@ def bounded(family: MetricFamily, labels: tuple[str, ...]) -> tuple[str, ...]:
     for place, (label, value) in enumerate(zip(family.labels, labels, strict=True)):
         if label not in ("tenant", "node"):
             known = _seen.setdefault((family.name, place), set())
-            if value not in known and len(known) >= REASONS * (4 if label == "route" else 1):
+            if value not in known and len(known) >= MAX_LABEL_VALUES * (4 if label == "route" else 1):
                 value = "other"
             known.add(value)
         kept.append(value)
     return tuple(kept)
 
 
-def _of(family: MetricFamily, labels: tuple[str, ...]) -> Counter | Gauge | Histogram:
+def _metric(family: MetricFamily, labels: tuple[str, ...]) -> Counter | Gauge | Histogram:
     metric = _live[family.name]
-    return metric.labels(*bounded(family, labels)) if labels else metric
+    return metric.labels(*bounded_labels(family, labels)) if labels else metric

@@ -21,7 +21,7 @@ PIECE_LINES = 1000
 """A piece of short lines is mostly what is written around them."""
 POLL_S = 0.2  # logs are files, and files do not call
 POLL_EACH_S = 0.004  # ... and so many more are looked at less often: together they cost a few percent of a core
-POLL_MOST_S = 2.0
+MAX_POLL_S = 2.0
 TAIL_BYTES = 1 << 20  # read of one log at once: lines without an end hide no other worker's
 READS = 4  # of one log in a turn, so that a loud one keeps no other waiting
 KEPT_BYTES = 1 << 20  # newest pieces of one log that its followers share
@@ -57,7 +57,7 @@ def pieces(worker: str, begin: int, chunk: LogChunk, *, final: bool) -> Iterator
     if final or (not whole and len(data) >= PIECE_BYTES - _CUT_CHARACTER):
         whole = len(data)
     at = 0
-    for place in _cuts(data[:whole]):
+    for place in _cut_points(data[:whole]):
         lines = data[at:place].decode("utf-8", "replace").splitlines()
         end = chunk.offset - (len(data) - place)
         yield LogPiece(
@@ -66,7 +66,7 @@ def pieces(worker: str, begin: int, chunk: LogChunk, *, final: bool) -> Iterator
         at, begin = place, end
 
 
-def _cuts(data: bytes) -> Iterator[int]:
+def _cut_points(data: bytes) -> Iterator[int]:
     """Where to cut a text so that no piece is too large: at ends of lines that are one byte, never in a character."""
     at = count = place = 0
     for match in _LINE_END.finditer(data):
@@ -155,7 +155,7 @@ class LogTails:
         self._joined.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
-            self._task.add_done_callback(_failed)
+            self._task.add_done_callback(_log_failure)
         try:
             yield tail
         finally:
@@ -170,13 +170,13 @@ class LogTails:
             while self._tails:
                 self._joined.clear()
                 try:
-                    seen = await self._ask(seen)
+                    seen = await self._refresh_ended(seen)
                     for tail in [each for each in self._tails.values() if not each.ended]:
-                        await self._look(tail)
+                        await self._poll(tail)
                 except FairleadError as error:
                     log.warning("logs that are followed cannot be read at the moment", error=str(error))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(min(POLL_MOST_S, max(POLL_S, POLL_EACH_S * len(self._tails)))):
+                    async with asyncio.timeout(min(MAX_POLL_S, max(POLL_S, POLL_EACH_S * len(self._tails)))):
                         await self._joined.wait()
         finally:  # whoever is left would wait for ever
             for tail in self._tails.values():
@@ -184,7 +184,7 @@ class LogTails:
                 tail.changed()
             self._tails.clear()
 
-    async def _ask(self, seen: int) -> int:
+    async def _refresh_ended(self, seen: int) -> int:
         """Which jobs are over: one question for all, when something was stored since or somebody is new."""
         published, going = self._published(), [each for each in self._tails.values() if not each.over]
         if published != seen or any(not each.version for each in going):
@@ -193,7 +193,7 @@ class LogTails:
                 tail.over = tail.job in over
         return published
 
-    async def _look(self, tail: Tail) -> None:
+    async def _poll(self, tail: Tail) -> None:
         """Take in what was written since; once the job is over, all of it."""
         over, grown = tail.over, not tail.version
         if not tail.version:  # what is there already is read by those who want it
@@ -211,7 +211,7 @@ class LogTails:
             tail.changed()
 
 
-def _failed(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         log.error("logs are followed no more", error=repr(error))

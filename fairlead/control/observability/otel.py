@@ -22,7 +22,7 @@ from fairlead import __version__
 from fairlead.cluster import nodes_of
 from fairlead.control.records import Generation, Job, JobPhase, LoggedEvent
 
-REMEMBERED = 10_000  # jobs whose requests and rounds are known, to point back to
+MAX_REMEMBERED = 10_000  # jobs whose requests and rounds are known, to point back to
 DELAY_MS = 1000.0
 
 
@@ -169,7 +169,7 @@ def _links(context: SpanContext | None) -> list[Link]:
 def _remember(memory: dict[Any, SpanContext], key: Any, context: SpanContext) -> None:
     if context.is_valid:
         memory[key] = context
-        while len(memory) > REMEMBERED:
+        while len(memory) > MAX_REMEMBERED:
             del memory[next(iter(memory))]
 
 

@@ -15,12 +15,12 @@ from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.cluster import NodeState
-from fairlead.control.accounting.budgets import HOUR_S, Spending, spendings, used_up_by
+from fairlead.control.accounting.budgets import HOUR_S, Spending, spendings, spent_budgets
 from fairlead.control.accounting.fairness import fairness_view
 from fairlead.control.accounting.report import fairness
 from fairlead.control.observability import live_metrics, worker_metrics
 from fairlead.control.observability import metric_families as f
-from fairlead.control.observability.disk_metrics import Disk, DiskGauge
+from fairlead.control.observability.disk_metrics import DiskGauge, DiskUsage
 from fairlead.control.observability.event_metrics import EventFollower
 from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import JobPhase, Tenant
@@ -34,7 +34,7 @@ FAIRNESS_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoreSnapshot:
     """What a scrape reads from the store at one moment."""
 
     tenants: list[Tenant]
@@ -45,7 +45,7 @@ class Stored:
     owners: Mapping[str, str]
 
 
-class Families(Collector):
+class Samples(Collector):
     """Values gathered for one exposition."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Families(Collector):
             kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
             metric = self._found[family.name] = kind(family.name, family.help, labels=family.labels)
         assert isinstance(metric, CounterMetricFamily | GaugeMetricFamily)
-        metric.add_metric(live_metrics.bounded(family, labels) if labels else (), value)
+        metric.add_metric(live_metrics.bounded_labels(family, labels) if labels else (), value)
 
     def collect(self) -> Iterable[Metric]:
         return self._found.values()
@@ -79,7 +79,7 @@ class Scraper:
         await self._follower.catch_up()
         stored = await self._store.read(self._read)
         disk = await self._disk.read(stored.owners)
-        found = Families()
+        found = Samples()
         self._jobs(found, stored)
         self._leadership(found)
         self._nodes(found)
@@ -90,13 +90,13 @@ class Scraper:
         registry.register(found)
         return generate_latest(live_metrics.REGISTRY) + generate_latest(registry)
 
-    def _read(self, connection: Connection) -> Stored:
+    def _read(self, connection: Connection) -> StoreSnapshot:
         now_s = self._controller.clock()
         known = tenants.all_tenants(connection)
         if now_s - self._fairness[0] >= FAIRNESS_EVERY_S:
             used = usage_spans.totals_by_tenant(connection, now_s - FAIRNESS_S, now_s)
             self._fairness = now_s, fairness(known, used)
-        return Stored(
+        return StoreSnapshot(
             known,
             job_counts.counts_by_tenant(connection),
             job_counts.waiting_since(connection),
@@ -105,7 +105,7 @@ class Scraper:
             job_counts.tenant_by_job(connection) if self._disk.due else {},
         )
 
-    def _jobs(self, found: Families, stored: Stored) -> None:
+    def _jobs(self, found: Samples, stored: StoreSnapshot) -> None:
         for tenant, phases in stored.counts.items():
             for phase in JobPhase:
                 found.put(f.JOBS, phases.get(phase, 0), tenant, phase)
@@ -119,13 +119,13 @@ class Scraper:
             since_s = stored.oldest.get(team.name)
             found.put(f.PENDING_AGE, 0.0 if since_s is None else max(0.0, now_s - since_s), team.name)
 
-    def _leadership(self, found: Families) -> None:
+    def _leadership(self, found: Samples) -> None:
         found.put(f.LEADER, float(self._store.epoch is not None))
         found.put(f.EPOCH, float(self._store.epoch or 0))
         found.put(f.STORE_QUEUE, float(self._store.queued_writes))
         found.put(f.LAST_ROUND, self._controller.last_round.decided_s)
 
-    def _nodes(self, found: Families) -> None:
+    def _nodes(self, found: Samples) -> None:
         controller, facts = self._controller, self._controller.backend.facts()
         states = Counter(node.state for node in controller.nodes.values())
         for state in NodeState:
@@ -147,26 +147,26 @@ class Scraper:
             found.put(f.NODE_WARM, float(bool(more.get("warm", False))), name)
         self._telemetry(found)
 
-    def _telemetry(self, found: Families) -> None:
+    def _telemetry(self, found: Samples) -> None:
         for name, body in self._controller.telemetry.items():
             found.put(f.NODE_CPU, body.cpu_fraction, name)
             found.put(f.NODE_MEMORY_USED, body.memory_bytes, name)
             for family, told in ((f.NODE_TEMPERATURE, body.temperature_c), (f.NODE_POWER, body.power_w)):
                 if told is not None:
                     found.put(family, told, name)
-        alive, used = worker_metrics.memory(self._controller.telemetry.items(), self._follower.counts.tenants)
+        alive, used = worker_metrics.worker_memory(self._controller.telemetry.items(), self._follower.counts.tenants)
         for key, number in alive.items():
             found.put(f.WORKERS, number, *key)
         for key, amount in used.items():
             found.put(f.WORKER_MEMORY, amount, *key)
 
-    def _tenants(self, found: Families, stored: Stored) -> None:
+    def _tenants(self, found: Samples, stored: StoreSnapshot) -> None:
         controller, owners = self._controller, self._follower.counts.tenants
         held: Counter[str] = Counter()
         for job, of_job in controller.gang_registry.workers.items():
             held[owners.get(job, "unknown")] += sum(fact.holds_device for fact in of_job.values())
         devices = sum(node.devices for node in controller.nodes.values())
-        barred = used_up_by(stored.tenants, stored.spendings).keys()
+        barred = spent_budgets(stored.tenants, stored.spendings).keys()
         claims = standings(stored.tenants, controller.last_round.entitlements, held, devices, barred)
         for team in stored.tenants:
             name = team.name
@@ -191,7 +191,7 @@ class Scraper:
             found.put(f.CORRECTS, float(balance.corrects))
 
 
-def _disk(found: Families, disk: Disk) -> None:
+def _disk(found: Samples, disk: DiskUsage) -> None:
     for (tenant, kind), size in disk.by_tenant.items():
         found.put(f.TENANT_DISK, size, tenant, kind)
     if disk.store is not None:

@@ -32,7 +32,7 @@ class _NoSpan:
 _NOTHING = _NoSpan()
 
 
-def check(endpoint: str) -> str:
+def check_endpoint(endpoint: str) -> str:
     """The endpoint, or an error that says what it lacks: before anything is started."""
     if not endpoint.startswith(("http://", "https://")):
         raise InvalidSpec(f"{endpoint!r} is not an address", field="--otlp", value=endpoint,
@@ -50,7 +50,7 @@ def start(endpoint: str) -> None:
     global _exporter
     from fairlead.control.observability.otel import Exporter
 
-    _exporter = Exporter(check(endpoint))
+    _exporter = Exporter(check_endpoint(endpoint))
 
 
 def stop() -> None:
@@ -61,13 +61,13 @@ def stop() -> None:
         _exporter = None
 
 
-def wanted() -> bool:
+def is_enabled() -> bool:
     """Whether anybody asked for traces."""
     return _exporter is not None
 
 
 @contextmanager
-def request(method: str, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[RequestSpan]:
+def request_span(method: str, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[RequestSpan]:
     """A span around a request to the API; goes on with the caller's trace if it sent one (traceparent)."""
     if _exporter is None:
         yield _NOTHING
@@ -77,7 +77,7 @@ def request(method: str, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[Req
 
 
 @contextmanager
-def round() -> Iterator[None]:
+def round_span() -> Iterator[None]:
     """A span around a round of decisions."""
     if _exporter is None:
         yield
@@ -86,19 +86,19 @@ def round() -> Iterator[None]:
         yield
 
 
-def decided(decisions: Sequence[Decision], changed: Iterable[str], at_s: float) -> None:
+def record_round(decisions: Sequence[Decision], changed: Iterable[str], at_s: float) -> None:
     """The round under way decided this, and changed these jobs: their generations will point back to it."""
     if _exporter is not None:
         _exporter.decided([(type(each).__name__.lower(), each.job) for each in decisions], changed, at_s)
 
 
-def submitted(job: str) -> None:
+def record_submission(job: str) -> None:
     """The request under way made this job: the job's trace will point back to it."""
     if _exporter is not None:
         _exporter.submitted(job)
 
 
-def life(event: LoggedEvent, job: Job | None, generations: Iterable[Generation]) -> None:
+def export_job(event: LoggedEvent, job: Job | None, generations: Iterable[Generation]) -> None:
     """A job has ended: tell its whole life as one trace."""
     if _exporter is not None and job is not None:
         _exporter.life(event, job, list(generations))

@@ -38,7 +38,7 @@ class WorkerMeter:
 Sums = dict[tuple[str, str], float]
 
 
-def memory(nodes: Iterable[tuple[str, wire.Telemetry]], tenants: Mapping[str, str]) -> tuple[Sums, Sums]:
+def worker_memory(nodes: Iterable[tuple[str, wire.Telemetry]], tenants: Mapping[str, str]) -> tuple[Sums, Sums]:
     """How many workers there are, and their memory, by tenant and node."""
     workers: Sums = defaultdict(float)
     used: Sums = defaultdict(float)

@@ -13,7 +13,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from fairlead.control.pipelines.steps import NOTHING, Course, PipelineState, act, room_of
+from fairlead.control.pipelines.steps import NO_VALUE, JobStatus, PipelineState, carry_out, job_room
 from fairlead.control.reconcile.failpoints import failpoint
 from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.store import jobs, pipelines
@@ -25,15 +25,15 @@ from fairlead.pipelines.next_steps import DONE, JobFact, StagePhase
 
 STEPS_AT_ONCE = 50
 """In one transaction: a stage's job is handed in within a millisecond or two."""
-BITES = 100
+MAX_BATCHES = 100
 """Transactions of one pipeline before the next one has its turn."""
-LONGEST_S = 0.25
+MAX_PASS_S = 0.25
 """So long a round waits for pipelines; what is left then is done before the next one, which follows at once."""
-FORGOTTEN_S = 300.0
+RECHECK_S = 300.0
 """A pipeline that nothing was heard of for so long is looked at all the same, one in each pass."""
 
-GONE: Course = ("gone", None)
-_UNDER_WAY: Course = ("under way", None)
+GONE: JobStatus = ("gone", None)
+_IN_PROGRESS: JobStatus = ("under way", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class IdlePipeline:
 
     tenant: str
     cancelled: bool
-    courses: Mapping[str, Course]  # of the jobs of its active stages
+    job_statuses: Mapping[str, JobStatus]  # of the jobs of its active stages
     wanted: frozenset[str]  # fingerprints of stages that an earlier result would stand for
-    crowded: bool  # a stage could start if its tenant had not so many jobs
-    looked_s: float
+    no_room: bool  # a stage could start if its tenant had not so many jobs
+    checked_s: float
 
 
 class Pipelines:
@@ -58,7 +58,7 @@ class Pipelines:
         self._store, self._clock, self._wake = store, clock, wake
         self._specs: dict[str, PipelineSpec] = {}
         self._lasting: dict[str, frozenset[str]] = {}
-        self._resting: dict[str, IdlePipeline] = {}
+        self._idle: dict[str, IdlePipeline] = {}
         self._turns: dict[str, int] = {}  # by pipeline: when it last had a turn; the longest ago is the next
         self._turn = 0
 
@@ -67,17 +67,17 @@ class Pipelines:
         return await self._store.read(pipelines.running_ids)
 
     async def advance(
-        self, but: Collection[str] = (), drive: Callable[[str], Awaitable[set[str] | None]] | None = None
+        self, exclude: Collection[str] = (), drive: Callable[[str], Awaitable[set[str] | None]] | None = None
     ) -> set[str] | None:  # fmt: skip
-        """Do what can be done, ``but`` for these. The jobs that it touched; None when there was nothing to do.
+        """Do what can be done, ``exclude`` for these. The jobs that it touched; None when there was nothing to do.
 
         ``drive`` does it for one pipeline instead of :meth:`drive`.
         """
-        due = await self._store.read(partial(self._due, but=but))
+        due = await self._store.read(partial(self._due, exclude=exclude))
         touched: set[str] = set()
         done, began_s = False, time.monotonic()
         for place, name in enumerate(due):
-            if place and time.monotonic() - began_s > LONGEST_S:
+            if place and time.monotonic() - began_s > MAX_PASS_S:
                 self._wake()
                 break
             self._turn += 1
@@ -91,80 +91,84 @@ class Pipelines:
         """The same for one pipeline: looked at beside the writer, which gets no more than some steps at once."""
         touched: set[str] = set()
         done, began_s = False, time.monotonic()
-        for _ in range(BITES):
-            seen, planned = await self._store.read(partial(self._look, name=name))
+        for _ in range(MAX_BATCHES):
+            seen, planned = await self._store.read(partial(self._plan_steps, name=name))
             if seen is None:
                 break
             if not planned:
-                self._rest(seen, crowded=False)
+                self._mark_idle(seen, no_room=False)
                 break
-            if done and time.monotonic() - began_s > LONGEST_S:
+            if done and time.monotonic() - began_s > MAX_PASS_S:
                 self._wake()
                 break
             now_s = self._clock()
-            bite = planned[:STEPS_AT_ONCE]
-            jobs_of_it, acted, crowded = await self._store.write(partial(act, seen=seen, bite=bite, now_s=now_s))
+            batch = planned[:STEPS_AT_ONCE]
+            jobs_of_it, acted, no_room = await self._store.write(
+                partial(carry_out, seen=seen, batch=batch, now_s=now_s)
+            )
             failpoint("pipeline-stored")
             touched |= jobs_of_it
             done = done or acted
-            self._rouse(seen, bite)
-            if crowded and not acted:
-                self._rest(seen, crowded=True)
+            self._wake_waiting(seen, batch)
+            if no_room and not acted:
+                self._mark_idle(seen, no_room=True)
                 break
         return touched if done else None
 
     # ------------------------------------------------------------ whom to look at
 
-    def _due(self, connection: Connection, but: Collection[str]) -> list[str]:
+    def _due(self, connection: Connection, exclude: Collection[str]) -> list[str]:
         """The pipelines that something may have happened to since they were looked at, in turn."""
         running = pipelines.list_running(connection)
         names = {name for name, _, _ in running}
-        for memory in (self._specs, self._lasting, self._resting, self._turns):
+        for memory in (self._specs, self._lasting, self._idle, self._turns):
             for name in memory.keys() - names:
                 del memory[name]
         if not running:
             return []
-        watched = {job for resting in self._resting.values() for job in resting.courses}
-        courses = {job: _course(*each) for job, each in jobs.phases_of(connection, watched).items()}
+        watched = {job for idle in self._idle.values() for job in idle.job_statuses}
+        job_statuses = {job: _job_status(*each) for job, each in jobs.phases_of(connection, watched).items()}
         room: dict[str, bool] = {}
         due, forgotten = [], []
         for name, tenant, cancelled in running:
-            resting = self._resting.get(name)
-            if name in but:
+            idle = self._idle.get(name)
+            if name in exclude:
                 continue
-            if resting is None or self._happened(resting, courses, cancelled=cancelled):
+            if idle is None or self._has_changed(idle, job_statuses, cancelled=cancelled):
                 due.append(name)
-            elif resting.crowded and tenant not in room:
-                room[tenant] = room_of(connection, tenant) > 0
+            elif idle.no_room and tenant not in room:
+                room[tenant] = job_room(connection, tenant) > 0
                 due += [name] if room[tenant] else []
-            elif not 0.0 <= self._clock() - resting.looked_s < FORGOTTEN_S:
+            elif not 0.0 <= self._clock() - idle.checked_s < RECHECK_S:
                 forgotten.append(name)
         due += sorted(forgotten, key=lambda name: self._turns.get(name, 0))[:1]
         return sorted(due, key=lambda name: self._turns.get(name, 0))
 
-    def _happened(self, resting: IdlePipeline, courses: Mapping[str, Course], *, cancelled: bool) -> bool:
-        changed = any(courses.get(job, GONE) != course for job, course in resting.courses.items())
-        return changed or resting.cancelled != cancelled
+    def _has_changed(self, idle: IdlePipeline, job_statuses: Mapping[str, JobStatus], *, cancelled: bool) -> bool:
+        changed = any(job_statuses.get(job, GONE) != course for job, course in idle.job_statuses.items())
+        return changed or idle.cancelled != cancelled
 
-    def _rest(self, seen: PipelineState, *, crowded: bool) -> None:
+    def _mark_idle(self, seen: PipelineState, *, no_room: bool) -> None:
         wanted = {stage.fingerprint for name, stage in seen.stages.items()
                   if stage.phase is StagePhase.WAITING and name in self._lasting.get(seen.record.id, ())}  # fmt: skip
         cancelled = seen.record.cancelled_by is not None
-        self._resting[seen.record.id] = IdlePipeline(
-            seen.record.tenant, cancelled, seen.courses, frozenset(wanted), crowded, self._clock()
+        self._idle[seen.record.id] = IdlePipeline(
+            seen.record.tenant, cancelled, seen.job_statuses, frozenset(wanted), no_room, self._clock()
         )
 
-    def _rouse(self, seen: PipelineState, bite: Sequence[next_steps.Step]) -> None:
+    def _wake_waiting(self, seen: PipelineState, batch: Sequence[next_steps.Step]) -> None:
         """What a stage has given may stand for a stage of another pipeline."""
-        self._resting.pop(seen.record.id, None)
-        given = {seen.stages[s.stage].fingerprint for s in bite if isinstance(s, next_steps.Settle) and s.phase in DONE}
-        for name, resting in list(self._resting.items()) if given else ():
-            if resting.tenant == seen.record.tenant and not given.isdisjoint(resting.wanted):
-                del self._resting[name]
+        self._idle.pop(seen.record.id, None)
+        given = {
+            seen.stages[s.stage].fingerprint for s in batch if isinstance(s, next_steps.Settle) and s.phase in DONE
+        }
+        for name, idle in list(self._idle.items()) if given else ():
+            if idle.tenant == seen.record.tenant and not given.isdisjoint(idle.wanted):
+                del self._idle[name]
 
     # ------------------------------------------------------------ looking
 
-    def _look(self, connection: Connection, name: str) -> tuple[PipelineState | None, list[next_steps.Step]]:
+    def _plan_steps(self, connection: Connection, name: str) -> tuple[PipelineState | None, list[next_steps.Step]]:
         record = pipelines.get(connection, name)
         if record is None or record.finished_s is not None:
             return None, []
@@ -174,30 +178,30 @@ class Pipelines:
         own = pipelines.stages_of(connection, [name])[name]
         active = {stage.job: each for each, stage in own.items() if stage.phase is StagePhase.ACTIVE and stage.job}
         found = jobs.get_many(connection, active)
-        facts = {active[job.id]: fact_of(job) for job in found.values()}
-        courses = {job: _course(found[job].phase, found[job].then) if job in found else GONE for job in active}
+        facts = {active[job.id]: job_fact(job) for job in found.values()}
+        job_statuses = {job: _job_status(found[job].phase, found[job].then) if job in found else GONE for job in active}
         may = [each for each in self._lasting[name] if own[each].phase is StagePhase.WAITING]
         wanted = {each: own[each].fingerprint for each in may}
         known = pipelines.reusable_stages(connection, record.tenant, sorted(set(wanted.values())))
         earlier = {each: known[mark] for each, mark in wanted.items() if mark in known}
-        seen = PipelineState(record, self._specs[name], own, facts, earlier, courses)
+        seen = PipelineState(record, self._specs[name], own, facts, earlier, job_statuses)
         return seen, sorted(
             seen.next(), key=lambda step: isinstance(step, next_steps.Start)
         )  # what needs no room first
 
 
-def _course(phase: str, then: str | None) -> Course:
+def _job_status(phase: str, then: str | None) -> JobStatus:
     """As far as a pipeline is concerned: a job that waits, comes up, runs or starts over is under way."""
     if phase == JobPhase.STOPPING and then != JobPhase.QUEUED:
         return str(phase), None if then is None else str(then)
-    return (str(phase), None) if phase in ENDED else _UNDER_WAY
+    return (str(phase), None) if phase in ENDED else _IN_PROGRESS
 
 
-def fact_of(job: Job) -> JobFact:
+def job_fact(job: Job) -> JobFact:
     """How far a stage's job is. A result that is stored counts: that its worker has gone is not waited for."""
     done = job.phase is JobPhase.STOPPING and job.then is JobPhase.SUCCEEDED and "value" in job.result
     end = job.phase.value if job.phase in ENDED else "succeeded" if done else None
-    given = dict(job.result.get("value", {})) or dict(NOTHING)
+    given = dict(job.result.get("value", {})) or dict(NO_VALUE)
     missing = tuple(str(each) for each in job.result.get("missing", ()))
     stopping = job.phase is JobPhase.STOPPING and job.then is not JobPhase.QUEUED
     return JobFact(end, job.message, given, missing, stopping)

@@ -29,7 +29,9 @@ class PipelineQuarantine:
         """Do what can be done for all that are not aside. The jobs touched; None when there was nothing to do."""
         if self._backoff:
             self._backoff.retain(await self._inner.running())
-        return await self._inner.advance(but={str(name) for name in self._backoff.waiting_names()}, drive=self._drive)
+        return await self._inner.advance(
+            exclude={str(name) for name in self._backoff.waiting_names()}, drive=self._drive
+        )
 
     async def _drive(self, name: str) -> set[str] | None:
         try:
@@ -46,17 +48,17 @@ class PipelineQuarantine:
         tries, now_s = self._backoff.record_failure(pipeline), self._clock()
         why = f"an error of the platform's own while {DOING}: {type(error).__name__} (error {mark})"
         if tries < TRIES:
-            await self._store.write(lambda connection: _tell(
+            await self._store.write(lambda connection: _log_event(
                 connection, pipeline, "pipeline-set-aside", f"{pipeline} is set aside for a while: {why}", now_s
             ))  # fmt: skip
             return set()
         message = f"{why}, {tries} times in a row; tell an administrator"
-        touched = await self._store.write(lambda connection: _give_up(connection, pipeline, message, now_s))
+        touched = await self._store.write(lambda connection: _fail_pipeline(connection, pipeline, message, now_s))
         self._backoff.record_success(pipeline)
         return touched
 
 
-def _give_up(connection: Connection, pipeline: str, message: str, now_s: float) -> set[str]:
+def _fail_pipeline(connection: Connection, pipeline: str, message: str, now_s: float) -> set[str]:
     """End it as failed, with whatever it has on its way."""
     touched: set[str] = set()
     for name, stage in pipelines.stages_of(connection, [pipeline])[pipeline].items():
@@ -71,11 +73,11 @@ def _give_up(connection: Connection, pipeline: str, message: str, now_s: float) 
             touched.add(job.id)
         pipelines.update_stage(connection, pipeline, name, phase=StagePhase.CANCELLED, finished_s=now_s)
     pipelines.update(connection, pipeline, phase="failed", finished_s=now_s, message=message)
-    _tell(connection, pipeline, "pipeline-failed", f"{pipeline} failed: {message}", now_s)
+    _log_event(connection, pipeline, "pipeline-failed", f"{pipeline} failed: {message}", now_s)
     return touched
 
 
-def _tell(connection: Connection, pipeline: str, kind: str, text: str, now_s: float) -> None:
+def _log_event(connection: Connection, pipeline: str, kind: str, text: str, now_s: float) -> None:
     record = pipelines.get(connection, pipeline)
     tenant = None if record is None else record.tenant
     events.append(connection, time_s=now_s, kind=kind, text=text, tenant=tenant, facts={"pipeline": pipeline})

@@ -13,21 +13,21 @@ from sqlalchemy import Connection
 from fairlead.control.pipelines.records import PipelineRecord, StageRecord
 from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.records import ENDED, Job, JobPhase
-from fairlead.control.service.submission import new_job, room_left
+from fairlead.control.service.submission import job_room_left, new_job
 from fairlead.control.store import events, generations, jobs, pipelines, tenants, tokens
 from fairlead.errors import FairleadError
 from fairlead.pipelines import argument_refs, next_steps
 from fairlead.pipelines.graph import PipelineSpec, stage_job
 from fairlead.pipelines.next_steps import DONE, JobFact, StagePhase
 
-NOTHING: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
+NO_VALUE: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
 """What a command gives."""
 _NEWEST = 2**31 - 1
 """No generation has a number as large."""
 LARGE_BYTES = 1 << 20
 """Of a result: a smaller one is copied to another node sooner than anybody notices."""
 
-Course = tuple[str, str | None]
+JobStatus = tuple[str, str | None]
 """The phase of a job, and what comes then if it is ending."""
 
 
@@ -40,7 +40,7 @@ class PipelineState:
     stages: Mapping[str, StageRecord]
     jobs: Mapping[str, JobFact]
     earlier: Mapping[str, StageRecord]  # by stage: whose result may stand for it
-    courses: Mapping[str, Course]  # of the jobs of its active stages
+    job_statuses: Mapping[str, JobStatus]  # of the jobs of its active stages
 
     def next(self) -> list[next_steps.Step]:
         states = {name: stage.state for name, stage in self.stages.items()}
@@ -50,8 +50,8 @@ class PipelineState:
         )
 
 
-def act(
-    connection: Connection, seen: PipelineState, bite: Sequence[next_steps.Step], now_s: float
+def carry_out(
+    connection: Connection, seen: PipelineState, batch: Sequence[next_steps.Step], now_s: float
 ) -> tuple[set[str], bool, bool]:  # fmt: skip
     """Carry out these steps within the transaction, as far as nobody was faster and the tenant has room for their jobs.
 
@@ -60,23 +60,23 @@ def act(
     record = pipelines.get(connection, seen.record.id)
     if record is None or (record.phase, record.cancelled_by) != (seen.record.phase, seen.record.cancelled_by):
         return set(), True, False  # it is looked at once more
-    names = {name for step in bite for name in _stages_in(step)}
+    names = {name for step in batch for name in _stages_in(step)}
     standing = pipelines.stage_states(connection, seen.record.id, names)
-    room = room_of(connection, seen.record.tenant) if any(isinstance(step, next_steps.Start) for step in bite) else 0
+    room = job_room(connection, seen.record.tenant) if any(isinstance(step, next_steps.Start) for step in batch) else 0
     touched: set[str] = set()
-    acted = crowded = False
-    for step in bite:
-        if any(standing.get(name) != _stood(seen.stages[name]) for name in _stages_in(step)):
+    acted = no_room = False
+    for step in batch:
+        if any(standing.get(name) != _stage_state(seen.stages[name]) for name in _stages_in(step)):
             acted = True
         elif isinstance(step, next_steps.Start) and room <= 0:
-            _hold(connection, seen, step.stage)
-            crowded = True
+            _mark_waiting(connection, seen, step.stage)
+            no_room = True
         else:
-            own = _do(connection, seen, step, now_s)
+            own = _carry_out_step(connection, seen, step, now_s)
             room -= isinstance(step, next_steps.Start) and bool(own)
             touched |= own
             acted = True
-    return touched, acted, crowded
+    return touched, acted, no_room
 
 
 def _stages_in(step: next_steps.Step) -> tuple[str, ...]:
@@ -89,24 +89,24 @@ def _stages_in(step: next_steps.Step) -> tuple[str, ...]:
             return (step.stage,)
 
 
-def _stood(stage: StageRecord) -> tuple[str, str | None]:
+def _stage_state(stage: StageRecord) -> tuple[str, str | None]:
     return stage.phase.value, stage.job
 
 
-def room_of(connection: Connection, tenant: str) -> int:
+def job_room(connection: Connection, tenant: str) -> int:
     """How many more jobs the tenant may have that run or wait."""
     own = tenants.get(connection, tenant)
-    return 0 if own is None else room_left(connection, own)
+    return 0 if own is None else job_room_left(connection, own)
 
 
-def _hold(connection: Connection, seen: PipelineState, name: str) -> None:
+def _mark_waiting(connection: Connection, seen: PipelineState, name: str) -> None:
     """It could start, but its tenant has as many jobs as it may."""
     why = f"waits: tenant {seen.record.tenant} has as many jobs that run or wait as it may"
     if seen.stages[name].message != why:
         pipelines.update_stage(connection, seen.record.id, name, message=why)
 
 
-def _do(connection: Connection, seen: PipelineState, step: next_steps.Step, now_s: float) -> set[str]:
+def _carry_out_step(connection: Connection, seen: PipelineState, step: next_steps.Step, now_s: float) -> set[str]:
     """Carry out one step within the transaction; returns the jobs it touched."""
     match step:
         case next_steps.Start(name):
@@ -122,21 +122,21 @@ def _do(connection: Connection, seen: PipelineState, step: next_steps.Step, now_
         case next_steps.PipelineEnd(phase, message):
             pipelines.update(connection, seen.record.id, phase=phase, finished_s=now_s, message=message)
             why = f": {message}" if message else ""
-            _tell(connection, seen, f"pipeline-{phase}", f"{seen.record.id} {phase}{why}", now_s)
+            _log_event(connection, seen, f"pipeline-{phase}", f"{seen.record.id} {phase}{why}", now_s)
     return set()
 
 
 def _start(connection: Connection, seen: PipelineState, name: str, now_s: float) -> set[str]:
     record, stage = seen.record, seen.spec.stages[name]
-    given = {other: dict(seen.stages[other].result or NOTHING) for other in sorted(stage.inputs)}
+    given = {other: dict(seen.stages[other].result or NO_VALUE) for other in sorted(stage.inputs)}
     try:
         spec = stage_job(seen.spec, name, record.id, {"args": stage.args, "inputs": given})
         if stage.command is not None:
-            spec = spec.model_copy(update={"command": _words(stage.command, given)})
-        near = _homes(connection, seen, given)
+            spec = spec.model_copy(update={"command": _resolve_command(stage.command, given)})
+        near = _nodes_with_inputs(connection, seen, given)
         mark = {"pipeline": record.id, "name": name, "trains": stage.trains}
         wished = {"stage": mark, "behind": seen.spec.behind[name]}
-        job = _hand_in(connection, record, name, spec, near, wished, now_s)
+        job = _submit_job(connection, record, name, spec, near, wished, now_s)
     except FairleadError as error:
         text = f"{error} (fix: {error.fix})" if error.fix else str(error)
         _settle(connection, seen, name, StagePhase.FAILED, text, {}, now_s)
@@ -146,7 +146,7 @@ def _start(connection: Connection, seen: PipelineState, name: str, now_s: float)
     return {job.id}
 
 
-def _homes(connection: Connection, seen: PipelineState, given: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def _nodes_with_inputs(connection: Connection, seen: PipelineState, given: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """The nodes whose grids hold most of what a stage takes, where that is much: there it would rather run."""
     sizes = {other: reference.get("bytes") for other, reference in given.items()}
     large = {other: size for other, size in sizes.items() if isinstance(size, int) and size >= LARGE_BYTES}
@@ -162,7 +162,7 @@ def _homes(connection: Connection, seen: PipelineState, given: Mapping[str, Mapp
     return {node for node, size in held.items() if 2 * size >= most}
 
 
-def _hand_in(
+def _submit_job(
     connection: Connection, record: PipelineRecord, name: str, spec: Any, near: set[str], facts: Mapping[str, Any],
     now_s: float,
 ) -> Job:  # fmt: skip
@@ -183,7 +183,7 @@ def _hand_in(
     return stored
 
 
-def _words(command: list[str], given: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _resolve_command(command: list[str], given: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The words of a command, with plain results of other stages in their places."""
 
     def word(reference: argument_refs.Reference) -> str:
@@ -205,7 +205,7 @@ def _reuse(connection: Connection, seen: PipelineState, name: str, now_s: float)
     pipelines.update_stage(connection, seen.record.id, name, phase=StagePhase.CACHED, result=earlier.result, kept=False,
                            reused=earlier.pipeline, finished_s=now_s,
                            message=f"not run again: code and inputs are those of {earlier.pipeline}")  # fmt: skip
-    _tell(connection, seen, "stage-cached", f"{seen.record.id}: {name} is not run again", now_s, stage=name)
+    _log_event(connection, seen, "stage-cached", f"{seen.record.id}: {name} is not run again", now_s, stage=name)
 
 
 def _settle(
@@ -220,7 +220,9 @@ def _settle(
         changes |= {"result": result, "kept": True, "fresh": False}
     pipelines.update_stage(connection, seen.record.id, name, **changes)
     why = f": {message}" if message else ""
-    _tell(connection, seen, f"stage-{phase.value}", f"{seen.record.id}: {name} {phase.value}{why}", now_s, stage=name)
+    _log_event(
+        connection, seen, f"stage-{phase.value}", f"{seen.record.id}: {name} {phase.value}{why}", now_s, stage=name
+    )
 
 
 def _rebuild(connection: Connection, seen: PipelineState, name: str, for_stage: str, now_s: float) -> None:
@@ -230,7 +232,7 @@ def _rebuild(connection: Connection, seen: PipelineState, name: str, for_stage: 
                            reused=None, rebuilds=stage.rebuilds + 1, fresh=True, message=None)  # fmt: skip
     pipelines.update_stage(connection, record.id, for_stage, phase=StagePhase.WAITING, job=None, message=None)
     text = f"{record.id}: {name} is run anew for {for_stage}: what it gave is not in memory any more"
-    _tell(connection, seen, "stage-rebuilt", text, now_s, stage=name)
+    _log_event(connection, seen, "stage-rebuilt", text, now_s, stage=name)
 
 
 def _stop(connection: Connection, seen: PipelineState, name: str, now_s: float) -> set[str]:
@@ -247,6 +249,6 @@ def _stop(connection: Connection, seen: PipelineState, name: str, now_s: float) 
     return {job.id}
 
 
-def _tell(connection: Connection, seen: PipelineState, kind: str, text: str, now_s: float, **facts: Any) -> None:
+def _log_event(connection: Connection, seen: PipelineState, kind: str, text: str, now_s: float, **facts: Any) -> None:
     events.append(connection, time_s=now_s, kind=kind, text=text, tenant=seen.record.tenant,
                   facts={"pipeline": seen.record.id, **facts})  # fmt: skip

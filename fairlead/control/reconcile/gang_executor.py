@@ -170,7 +170,7 @@ class GangExecutor:
             if former is not None:
                 usual = "replanned" if generation.reason_code == BETTER_PLAN else "resized"
                 outcome = "worker-lost" if former.broken_s is not None else usual
-                ledger.end_generation(connection, job, former, self._nodes(), now_s, cpu_s)
+                ledger.meter_ended_generation(connection, job, former, self._nodes(), now_s, cpu_s)
                 ledger.charge_newcomers(connection, job, generation, former, self._nodes(), now_s)
                 generations.update(connection, job.id, former.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
@@ -311,7 +311,9 @@ class GangExecutor:
             if stored is None:
                 return False
             for generation in live:
-                ledger.end_generation(connection, job, generation, self._nodes(), until_s, cpu_s[generation.number])
+                ledger.meter_ended_generation(
+                    connection, job, generation, self._nodes(), until_s, cpu_s[generation.number]
+                )
                 generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
             changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}

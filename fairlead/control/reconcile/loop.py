@@ -364,7 +364,7 @@ class Controller:
         try:
             handed_in = await self.orchestrate() if self.orchestrate is not None else None
             self._gang_tasks.want(handed_in or ())
-            with tracing.round():
+            with tracing.round_span():
                 await self._run_round()
         except BaseException:
             self._rounds.due = True
@@ -391,8 +391,8 @@ class Controller:
         self._gang_tasks.want(changed)
         self.node_registry.rest(decided.nodes)
         self._rounds.round_finished(state.cluster, decided.decisions, changed, cost_s := time.monotonic() - started_s)
-        live.round_held(cost_s, bool(changed), decided.decisions)
-        tracing.decided(decided.decisions, changed, now_s)
+        live.count_round(cost_s, bool(changed), decided.decisions)
+        tracing.record_round(decided.decisions, changed, now_s)
 
     def _run_policy(self, state: RoundInput) -> Round:
         neighbours_now(state, self.gang_registry)

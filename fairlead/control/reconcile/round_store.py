@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fairlead.cluster import Node
-from fairlead.control.accounting.budgets import Spending, spendings, tell, used_up_by
-from fairlead.control.accounting.fairness import tell_fairness
+from fairlead.control.accounting.budgets import Spending, record_budget_events, spendings, spent_budgets
+from fairlead.control.accounting.fairness import record_fairness_events
 from fairlead.control.plans.interference import sittings
 from fairlead.control.plans.speed_curves import CalibratedCurve
 from fairlead.control.reconcile import next_generation
@@ -160,7 +160,7 @@ async def read_state(
     held = {*aside, *poison}
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
-        used_up_by(teams, budgets),
+        spent_budgets(teams, budgets),
         {name: known.measured_usage.facts(name) for name in facts}, curves, held, poison,
     )  # fmt: skip
     near = tuple(_near_data(job, known.resident, labels, poison) for job in cluster.jobs)
@@ -240,8 +240,8 @@ def apply_round(
             failed[decision.job] = error
         else:
             savepoint.commit()
-    tell(connection, state.spendings.values(), state.cluster.now_s)
-    tell_fairness(connection, state.cluster.memory, decided.memory, state.cluster.now_s)
+    record_budget_events(connection, state.spendings.values(), state.cluster.now_s)
+    record_fairness_events(connection, state.cluster.memory, decided.memory, state.cluster.now_s)
     if remember:
         memory.save(connection, memory_to_plain(decided.memory))
     return changed

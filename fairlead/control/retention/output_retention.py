@@ -26,11 +26,11 @@ from fairlead.home import Home
 from fairlead.specs import Policy
 from fairlead.units import shown_size
 
-KEPT = frozenset({"logs", "output"})  # of an ended job's folder; all else was for its work
+KEPT_FOLDERS = frozenset({"logs", "output"})  # of an ended job's folder; all else was for its work
 _JOBS_AT_ONCE = 50
 
 
-def outgrown(ends: Sequence[tuple[JobEnd, int]], held: int, allowed_bytes: int) -> list[tuple[JobEnd, int]]:
+def outputs_to_remove(ends: Sequence[tuple[JobEnd, int]], held: int, allowed_bytes: int) -> list[tuple[JobEnd, int]]:
     """Those to go, the oldest first, until what all hold together is within what is allowed."""
     found = []
     for end, size in sorted(ends):
@@ -51,11 +51,11 @@ class OutputRetention:
         self._store, self._home, self._clock, self._remove = store, home, clock, remove
         self._held: dict[str, int] | None = None  # bytes by tenant, once they were asked for
 
-    async def take_in(self, ended: Iterable[str]) -> None:
+    async def record_ended(self, ended: Iterable[str]) -> None:
         """Measure what these jobs left, whose folders were cleaned; folders in which nothing is are removed."""
         ids = list(ended)
         ends = await self._store.read(partial(pruning.ends_of, ids=ids))
-        settled = await asyncio.to_thread(lambda: [self._settle(end.job) for _, end in ends])
+        settled = await asyncio.to_thread(lambda: [self._clean_and_measure(end.job) for _, end in ends])
         found = [(owner, end, what) for (owner, end), what in zip(ends, settled, strict=True)]
         left = [
             RetainedOutput(end.job, owner, end.finished_s, parts, size) for owner, end, (parts, size) in found if parts
@@ -75,21 +75,21 @@ class OutputRetention:
                     if one.job not in known:
                         self._held[one.tenant] = self._held.get(one.tenant, 0) + one.size_bytes
 
-    def _settle(self, job: str) -> tuple[tuple[str, ...], int]:
+    def _clean_and_measure(self, job: str) -> tuple[tuple[str, ...], int]:
         """Which folders it left and what they take."""
         folder = self._home.job(job)
         _drop_empty_files(folder / "logs")
-        for part in KEPT:
+        for part in KEPT_FOLDERS:
             _drop_empty(folder / part)
         _drop_empty(folder)
-        parts = tuple(part for part in sorted(KEPT) if (folder / part).is_dir())
+        parts = tuple(part for part in sorted(KEPT_FOLDERS) if (folder / part).is_dir())
         return parts, self._measure(job) if parts else 0
 
     def _measure(self, job: str) -> int:
         held = disk_usage.measure(self._home.job(job))
-        return sum(held.bytes_by_part.get(part, 0) for part in KEPT)
+        return sum(held.bytes_by_part.get(part, 0) for part in KEPT_FOLDERS)
 
-    async def measure_again(self, job: str) -> None:
+    async def remeasure(self, job: str) -> None:
         """Something of it is gone."""
         size = await asyncio.to_thread(self._measure, job)
         changed = await self._store.write(partial(retained_outputs.resize, job=job, size_bytes=size))
@@ -97,7 +97,7 @@ class OutputRetention:
             tenant, less = changed
             self._held[tenant] = self._held.get(tenant, 0) - less
 
-    async def bound(self, tenants: Sequence[Tenant]) -> None:
+    async def enforce_quota(self, tenants: Sequence[Tenant]) -> None:
         """Take away what is too much, of every tenant."""
         if self._held is None:
             self._held = await self._store.read(retained_outputs.bytes_by_tenant)
@@ -107,12 +107,12 @@ class OutputRetention:
                 oldest = await self._store.read(
                     partial(retained_outputs.oldest_outputs, tenant=tenant.name, limit=_JOBS_AT_ONCE)
                 )
-                for end, size in outgrown(oldest, self._held[tenant.name], allowed_bytes):
-                    await self._take_away(tenant, end, size, allowed_bytes)
+                for end, size in outputs_to_remove(oldest, self._held[tenant.name], allowed_bytes):
+                    await self._remove_output(tenant, end, size, allowed_bytes)
                 if not oldest:
                     break
 
-    async def _take_away(self, tenant: Tenant, end: JobEnd, freed: int, allowed_bytes: int) -> None:
+    async def _remove_output(self, tenant: Tenant, end: JobEnd, freed: int, allowed_bytes: int) -> None:
         """First the word, then the deed: after a crash it is done again, and never without one."""
         now_s = self._clock()
         text = (

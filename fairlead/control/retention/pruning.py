@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection
 
 from fairlead.control.records import Tenant
-from fairlead.control.retention.output_retention import KEPT, OutputRetention
+from fairlead.control.retention.output_retention import KEPT_FOLDERS, OutputRetention
 from fairlead.control.store import events, jobs, pruning, retained_outputs, tenants, vacuum
 from fairlead.control.store.engine import Store
 from fairlead.control.store.pruning import JobEnd
@@ -28,13 +28,13 @@ from fairlead.units import shown_duration
 log = structlog.get_logger()
 
 _ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _IDLE_S = 10.0  # ... while nobody says that anything has happened
 _PASS_S = 60.0  # between two looks at what is too old
 _SLICE_S, _PAUSE_S = 0.05, 0.2  # a large folder goes in slices: the disk is for those who work
 _JOBS_AT_ONCE, _ROWS_AT_ONCE = 50, 500
 _LINES_AT_ONCE, _SPANS_AT_ONCE = 2000, 288  # rows of the ledger; times of its sums
-_STALE_S = 3600.0  # an upload to which nothing was added for so long has died with its control plane
+_STALE_UPLOAD_S = 3600.0  # an upload to which nothing was added for so long has died with its control plane
 
 
 class PruningNotice(Protocol):
@@ -55,9 +55,9 @@ class Pruner:
         self._store, self._home, self._clock, self._news = store, home, clock, news
         self._keep_audit_s = keep_audit_s
         self._event = 0  # the newest seen
-        self._places: dict[tuple[str, str], JobEnd] = {}  # (tenant, kind) -> up to here it is done
-        self._passed_s = 0.0
-        self._keepsakes = OutputRetention(store, home, clock, _remove)
+        self._done_up_to: dict[tuple[str, str], JobEnd] = {}  # (tenant, kind) -> up to here it is done
+        self._last_pass_s = 0.0
+        self._outputs = OutputRetention(store, home, clock, _remove)
         self._swept = False
 
     async def run(self) -> None:
@@ -68,14 +68,14 @@ class Pruner:
             try:
                 await self.sweep()
                 await self.clean_ended()
-                if self._clock() - self._passed_s >= _PASS_S:
-                    self._passed_s = self._clock()
+                if self._clock() - self._last_pass_s >= _PASS_S:
+                    self._last_pass_s = self._clock()
                     await self.prune()
             except LostLeadership:
                 raise
             except (Unavailable, OSError) as error:  # store or disk are away for a while; what is old gets no younger
                 log.warning("nothing could be pruned", error=str(error))
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             if self._news is not None:
                 await self._news.wait_for_news(_IDLE_S, seen)
 
@@ -92,7 +92,7 @@ class Pruner:
             await self._clean(await self._store.read(partial(jobs.ended_among, wanted=set(batch) - known)))
         while older := await self._store.read(partial(retained_outputs.list_unmeasured, limit=_ROWS_AT_ONCE)):
             for job in older:  # of which no folder is left
-                await self._keepsakes.measure_again(job)
+                await self._outputs.remeasure(job)
         self._swept = True
 
     async def clean_ended(self) -> None:
@@ -108,9 +108,9 @@ class Pruner:
 
     async def _clean(self, jobs: Collection[str]) -> None:
         if jobs:
-            for path in await asyncio.to_thread(_cleaned, [self._home.job(job) for job in jobs]):
+            for path in await asyncio.to_thread(_remove_working_folders, [self._home.job(job) for job in jobs]):
                 await _remove(path)
-            await self._keepsakes.take_in(jobs)
+            await self._outputs.record_ended(jobs)
 
     # ------------------------------------------------------------ what is kept for a time
 
@@ -126,7 +126,7 @@ class Pruner:
             await self._prune_metrics(tenant, keeps.metrics)
             await self._prune_jobs(tenant, keeps.rows)
             await self._prune_bundles(tenant, keeps)
-        await self._keepsakes.bound(present)
+        await self._outputs.enforce_quota(present)
         await self._prune_ledger()
         while await self._store.write(vacuum.free_pages):
             await asyncio.sleep(_PAUSE_S)
@@ -136,15 +136,15 @@ class Pruner:
         now_s = self._clock()
         await self._store.write(partial(pruning.advance_marks, now_s=now_s, keep_audit_s=self._keep_audit_s))
         await self._store.write(partial(pruning.drop_old_notes, now_s=now_s))
-        await self._all_rows(partial(pruning.drop_lines, limit=_LINES_AT_ONCE), _LINES_AT_ONCE)
-        await self._all_rows(partial(pruning.drop_spans, limit=_SPANS_AT_ONCE), 1)
-        await self._all_rows(partial(pruning.drop_audit, limit=_ROWS_AT_ONCE))
+        await self._drop_in_batches(partial(pruning.drop_lines, limit=_LINES_AT_ONCE), _LINES_AT_ONCE)
+        await self._drop_in_batches(partial(pruning.drop_spans, limit=_SPANS_AT_ONCE), 1)
+        await self._drop_in_batches(partial(pruning.drop_audit, limit=_ROWS_AT_ONCE))
         before_s = now_s - self._keep_audit_s
-        await self._all_rows(lambda c: pruning.drop_events(c, None, before_s, _ROWS_AT_ONCE))
+        await self._drop_in_batches(lambda c: pruning.drop_events(c, None, before_s, _ROWS_AT_ONCE))
 
     def _drop_stale_uploads(self) -> None:
         """Half an upload leaves nothing, unless the control plane was killed in the middle of it."""
-        before_s = self._clock() - _STALE_S
+        before_s = self._clock() - _STALE_UPLOAD_S
         for part in self._home.bundles.glob("*/*.part"):
             with contextlib.suppress(FileNotFoundError):  # it has just ended well
                 if part.lstat().st_mtime < before_s:
@@ -157,15 +157,15 @@ class Pruner:
             count += await _remove(self._home.job(job) / folder)
             with contextlib.suppress(OSError):  # the rest is kept longer
                 await asyncio.to_thread(self._home.job(job).rmdir)
-            await self._keepsakes.measure_again(job)
-        await self._tell(tenant, kind, count, keep_s)
+            await self._outputs.remeasure(job)
+        await self._log_event(tenant, kind, count, keep_s)
 
     async def _prune_metrics(self, tenant: Tenant, keep_s: float | None) -> None:
         count = 0
         async for job in self._due(tenant, "metrics", keep_s):
-            rows = await self._all_rows(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
+            rows = await self._drop_in_batches(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
             count += rows > 0
-        await self._tell(tenant, "metrics", count, keep_s)
+        await self._log_event(tenant, "metrics", count, keep_s)
 
     async def _prune_bundles(self, tenant: Tenant, keeps: Retention) -> None:
         """Code goes with the results of the jobs that ran it, and with those jobs at the latest."""
@@ -187,32 +187,34 @@ class Pruner:
         if keep_s is None:
             return
         count, before_s = 0, self._clock() - max(keep_s, pruning.KEEP_JOBS_S)
-        await self._all_rows(lambda c: pruning.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
-        await self._all_rows(lambda c: pruning.drop_pipelines(c, tenant.name, before_s, _JOBS_AT_ONCE), _JOBS_AT_ONCE)
+        await self._drop_in_batches(lambda c: pruning.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
+        await self._drop_in_batches(
+            lambda c: pruning.drop_pipelines(c, tenant.name, before_s, _JOBS_AT_ONCE), _JOBS_AT_ONCE
+        )
         due = partial(pruning.prunable_jobs, tenant=tenant.name, before_s=before_s, limit=_JOBS_AT_ONCE)
         while ids := await self._store.read(due):
             for job in ids:  # first what may be large, a handful at a time
                 await _remove(self._home.job(job))
-                await self._keepsakes.measure_again(job)
-                await self._all_rows(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
-                await self._all_rows(partial(pruning.drop_job_events, job=job, limit=_ROWS_AT_ONCE))
+                await self._outputs.remeasure(job)
+                await self._drop_in_batches(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
+                await self._drop_in_batches(partial(pruning.drop_job_events, job=job, limit=_ROWS_AT_ONCE))
             await self._store.write(partial(pruning.drop_jobs, ids=ids))
             count += len(ids)
-        await self._tell(tenant, "rows", count, max(keep_s, pruning.KEEP_JOBS_S))
+        await self._log_event(tenant, "rows", count, max(keep_s, pruning.KEEP_JOBS_S))
 
     async def _due(self, tenant: Tenant, kind: str, keep_s: float | None) -> AsyncIterator[str]:
         """The tenant's jobs whose time is over, each once."""
         while keep_s is not None:
-            after, until_s = self._places.get((tenant.name, kind), pruning.FIRST), self._clock() - keep_s
+            after, until_s = self._done_up_to.get((tenant.name, kind), pruning.FIRST), self._clock() - keep_s
             due = partial(pruning.ended_between, tenant=tenant.name, after=after, until_s=until_s, limit=_JOBS_AT_ONCE)
             ends = await self._store.read(due)
             for end in ends:
                 yield end.job
-                self._places[tenant.name, kind] = end
+                self._done_up_to[tenant.name, kind] = end
             if len(ends) < _JOBS_AT_ONCE:
                 return
 
-    async def _all_rows(self, drop: Callable[[Connection], int], at_once: int = _ROWS_AT_ONCE) -> int:
+    async def _drop_in_batches(self, drop: Callable[[Connection], int], at_once: int = _ROWS_AT_ONCE) -> int:
         """Drop all rows, with room for others between two handfuls; how many there were."""
         count = 0
         while dropped := await self._store.write(drop):
@@ -222,7 +224,7 @@ class Pruner:
             await asyncio.sleep(_PAUSE_S)
         return count
 
-    async def _tell(self, tenant: Tenant, kind: str, count: int, keep_s: float | None) -> None:
+    async def _log_event(self, tenant: Tenant, kind: str, count: int, keep_s: float | None) -> None:
         if not count or keep_s is None:
             return
         now_s, jobs = self._clock(), f"{count} job{'s' if count > 1 else ''}"
@@ -233,10 +235,10 @@ class Pruner:
         )  # fmt: skip
 
 
-def _cleaned(folders: Iterable[Path]) -> list[Path]:
+def _remove_working_folders(folders: Iterable[Path]) -> list[Path]:
     """Remove what ended jobs do not keep, as far as it goes in one slice; returns what is left of it."""
     until_s, left = time.monotonic() + _SLICE_S, []
-    for path in (folder / name for folder in folders for name in _names(folder) if name not in KEPT):
+    for path in (folder / name for folder in folders for name in _names(folder) if name not in KEPT_FOLDERS):
         try:
             gone = Removal(path).go_on(until_s - time.monotonic())
         except OSError:

@@ -16,8 +16,8 @@ from fairlead.errors import FairleadError, InvalidSpec, NotFound
 from fairlead.views.jobs import AuditView, UsageLine, UsageView
 
 HOUR_S = 3600.0
-MOST_KEYS = 6
-LONGEST = 200  # characters of an address that are noted
+MAX_KEYS = 6
+MAX_PLACE_CHARS = 200  # characters of an address that are noted
 
 
 class AccountVerbs(Verbs):
@@ -67,16 +67,16 @@ class AccountVerbs(Verbs):
 
     async def refused(self, who: Token, deed: str, place: str, error: FairleadError) -> None:
         """Note that somebody tried what they may not; of one token the same deed at most once a minute."""
-        if not self._core.noted.due(who.id, f"refused {deed}", self._core.clock()):
+        if not self._core.audit_throttle.due(who.id, f"refused {deed}", self._core.clock()):
             return
         detail = {"role": str(who.role), "why": error.message}
-        await self._write(lambda connection: self._audit(connection, who, "refused", place[:LONGEST], **detail))
+        await self._write(lambda connection: self._audit(connection, who, "refused", place[:MAX_PLACE_CHARS], **detail))
 
 
 def _keys(by: Sequence[str]) -> list[str]:
     fix = "use tenant, user, label, label:KEY, job, node, device"
-    if not 1 <= len(by) <= MOST_KEYS:
-        raise InvalidSpec(f"takes one to {MOST_KEYS} keys", field="by", value=",".join(by), fix=fix)
+    if not 1 <= len(by) <= MAX_KEYS:
+        raise InvalidSpec(f"takes one to {MAX_KEYS} keys", field="by", value=",".join(by), fix=fix)
     for name in by:
         kind, colon, label = name.partition(":")
         if kind not in KEYS or (colon and (kind != "label" or not label)):

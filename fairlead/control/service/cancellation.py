@@ -16,8 +16,8 @@ from fairlead.control.store.cancellations import CancelFilter, MatchedJob
 from fairlead.errors import InvalidSpec
 from fairlead.views.jobs import CancelledView
 
-NAMED = 100  # ids in an answer
-AUDITED = 20  # and in an entry of the audit
+MAX_NAMED = 100  # ids in an answer
+MAX_AUDITED = 20  # and in an entry of the audit
 
 
 class CancelVerbs(Verbs):
@@ -43,9 +43,9 @@ class CancelVerbs(Verbs):
             if found and not dry_run:
                 cancellations.cancel(connection, found, who.id, now_s)
                 for owner, count in Counter(job.tenant for job in found).items():
-                    first = [job.id for job in found if job.tenant == owner][:AUDITED]
+                    first = [job.id for job in found if job.tenant == owner][:MAX_AUDITED]
                     self._audit(connection, who, "job.cancel", f"{count} jobs", tenant=owner, jobs=first,
-                                **_told(meant))  # fmt: skip
+                                **_filter_fields(meant))  # fmt: skip
             return found, more
 
         found, more = await (self._read(work) if dry_run else self._write(work))
@@ -56,7 +56,9 @@ class CancelVerbs(Verbs):
                     self._core.controller.nudge(job.id)
             self._core.controller.nudge()
             self._core.controller.publish()
-        return CancelledView(cancelled=len(found), more=more, jobs=[job.id for job in found[:NAMED]], dry_run=dry_run)
+        return CancelledView(
+            cancelled=len(found), more=more, jobs=[job.id for job in found[:MAX_NAMED]], dry_run=dry_run
+        )
 
 
 def _phases(state: str | None) -> list[JobPhase]:
@@ -74,7 +76,7 @@ def _phases(state: str | None) -> list[JobPhase]:
     return wanted
 
 
-def _told(meant: CancelFilter) -> dict[str, object]:
+def _filter_fields(meant: CancelFilter) -> dict[str, object]:
     """What was asked for, for the audit."""
     said: dict[str, object] = {"state": ",".join(meant.phases), "name": meant.name, "labels": dict(meant.labels)}
     return {key: value for key, value in said.items() if value}

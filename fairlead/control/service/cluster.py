@@ -8,13 +8,13 @@ from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.cluster import NodeState, total
-from fairlead.control.accounting.energy import energy
+from fairlead.control.accounting.energy import energy_report
 from fairlead.control.accounting.fairness import fairness_view
 from fairlead.control.accounting.report import platform_report
 from fairlead.control.identity.access import require, scope
 from fairlead.control.records import Role, Token
 from fairlead.control.service.core import Verbs
-from fairlead.control.service.live import moving, seen_nodes
+from fairlead.control.service.live import jobs_in_flight, visible_nodes
 from fairlead.control.store import events, interference, jobs, node_sleep, nodes, tenants, usage_spans
 from fairlead.errors import NotFound
 from fairlead.views.jobs import NodeView
@@ -36,8 +36,8 @@ class ClusterVerbs(Verbs):
 
     async def nodes(self, who: Token) -> list[NodeView]:
         """All nodes; a tenant sees its own jobs on them."""
-        found = await self._read(moving)
-        return seen_nodes(self._core.controller, {job.id: job.tenant for job in found}, scope(who))
+        found = await self._read(jobs_in_flight)
+        return visible_nodes(self._core.controller, {job.id: job.tenant for job in found}, scope(who))
 
     async def node_action(self, who: Token, name: str, action: NodeAction) -> NodeView:
         """Cordon: nothing new; drain: what runs moves away; uncordon: back to work."""
@@ -75,7 +75,7 @@ class ClusterVerbs(Verbs):
             if tenant is None:
                 since_s = max(begin_s, min(self._core.started_s, found.since_s))
                 by_node = usage_spans.totals_by_node(connection, begin_s, now_s)
-                drawn = energy(there, by_node, node_sleep.between(connection, since_s, now_s), since_s, now_s)
+                drawn = energy_report(there, by_node, node_sleep.between(connection, since_s, now_s), since_s, now_s)
                 pairs = [pair.as_json() for pair in interference.all_pairs(connection)]
                 return found.model_copy(update={"neighbours": pairs, "energy": drawn})
             own = [line for line in found.tenants if line.tenant == tenant]

@@ -17,7 +17,7 @@ from fairlead.control.plans.planner_process import PlannerProcess, TooMany
 from fairlead.control.reconcile.loop import Controller
 from fairlead.control.reconcile.round_store import read_state
 from fairlead.control.records import Generation, Job, Tenant, Token
-from fairlead.control.service.sla_admission import FEW
+from fairlead.control.service.sla_admission import MAX_JOBS_TO_WAIT
 from fairlead.control.service.start_forecasts import Forecasts
 from fairlead.control.store import audit, generations, jobs, tenants
 from fairlead.control.store.engine import Store
@@ -28,7 +28,7 @@ from fairlead.scheduling.state import ClusterState, JobState
 
 T = TypeVar("T")
 
-NOTED_EVERY_S = 60.0  # what one token does again and again, such as to log in or to be refused, is audited so often
+AUDIT_EVERY_S = 60.0  # what one token does again and again, such as to log in or to be refused, is audited so often
 
 
 @dataclass
@@ -46,14 +46,14 @@ class Core:
     foresight: Foresight = field(default_factory=Foresight)  # for whoever asks
     promises: Foresight = field(default_factory=lambda: Foresight(PlannerProcess(PROMISES)))  # for those who submit
     ring: EventRing = field(default_factory=EventRing)
-    noted: UseNotes = field(default_factory=lambda: UseNotes(NOTED_EVERY_S))
-    promises_again_s: float = 0.0  # not before this does a deep queue let another promise be looked at
+    audit_throttle: AuditThrottle = field(default_factory=lambda: AuditThrottle(AUDIT_EVERY_S))
+    next_promise_check_s: float = 0.0  # not before this does a deep queue let another promise be looked at
 
     def __post_init__(self) -> None:
         self.forecasts = Forecasts(self.foresight)
 
 
-class UseNotes:
+class AuditThrottle:
     """What is noted of one token once in so many seconds: who repeats itself shall not fill the store."""
 
     def __init__(self, every_s: float) -> None:
@@ -90,20 +90,20 @@ class Verbs:
 
         return await self._read(work)
 
-    async def _starts(self) -> Mapping[str, float]:
+    async def _expected_starts(self) -> Mapping[str, float]:
         """When the jobs that wait may expect to start; empty while none does."""
         outlook = self._core.controller.last_round
         if not outlook.holds:
             return {}
         waiting, now_s = len(outlook.holds), self._core.clock()
-        return await self._core.forecasts.starts(waiting, outlook.decided_s, now_s, self._looked_at)
+        return await self._core.forecasts.starts(waiting, outlook.decided_s, now_s, self._recent_state)
 
-    async def _looked_at(self) -> ClusterState:
+    async def _recent_state(self) -> ClusterState:
         """What the policy would decide by; where there are many jobs, what it decided by in the last round."""
         last = self._core.controller.last_round.cluster
-        return last if last is not None and len(last.jobs) > FEW else await self._seen()
+        return last if last is not None and len(last.jobs) > MAX_JOBS_TO_WAIT else await self._current_state()
 
-    async def _seen(self) -> ClusterState:
+    async def _current_state(self) -> ClusterState:
         """What the policy would decide by if it were asked now."""
         controller, now_s = self._core.controller, self._core.clock()
         found = await read_state(
@@ -113,7 +113,7 @@ class Verbs:
         )  # fmt: skip
         return found.cluster
 
-    async def _ask_ahead(
+    async def _forecast_admission(
         self, state: ClusterState, job: JobState, tenant: str | None, *, strict: bool = False
     ) -> Answer:
         """What becomes of this job, in words for this tenant; :class:`RateLimited` for one question too many."""

@@ -94,8 +94,8 @@ class DataVerbs(SubmissionVerbs):
             first = None if origin is None or origin.again is None else str(origin.again["of"])
             return _lineage(
                 job, jobs.stored_spec(connection, job.id), generations.of_job(connection, job.id), origin,
-                _inputs(connection, job, _said(origin)), [self._view(each) for each in made],
-                None if first is None else (first, _said(lineage.get(connection, first))),
+                _inputs(connection, job, _reported(origin)), [self._view(each) for each in made],
+                None if first is None else (first, _reported(lineage.get(connection, first))),
             )  # fmt: skip
 
         return await self._read(work)
@@ -106,7 +106,7 @@ class DataVerbs(SubmissionVerbs):
 
         def work(connection: Connection) -> tuple[Job, dict[str, Any], Repeat, ReportedOrigin | None]:
             job = jobs.find(connection, ref, scope(who))
-            spec, said = jobs.stored_spec(connection, job.id), _said(lineage.get(connection, job.id))
+            spec, said = jobs.stored_spec(connection, job.id), _reported(lineage.get(connection, job.id))
             code = spec.get("code")
             if code is not None and not bundles.exists_for(connection, job.tenant, code):
                 raise NotFound(f"the code of {job.id} was removed since", field="code", value=code,
@@ -135,7 +135,7 @@ def _labels(data: DataSet) -> list[str]:
     return data.manifest.get("labels") or [f"dataset/{data.name}"]
 
 
-def _said(origin: Lineage | None) -> ReportedOrigin | None:
+def _reported(origin: Lineage | None) -> ReportedOrigin | None:
     return None if origin is None or not origin.record else msgspec.convert(dict(origin.record), ReportedOrigin)
 
 
@@ -159,7 +159,7 @@ def _lineage(
     job: Job, spec: dict[str, Any], every: list[Generation], origin: Lineage | None, data: list[InputView],
     made: list[DataSetView], first: tuple[str, ReportedOrigin | None] | None,
 ) -> LineageView:  # fmt: skip
-    said = _said(origin)
+    said = _reported(origin)
     repeat = repeatable(said, every)
     gives, why, same = repeat.gives, repeat.why, None
     if first is not None and said is not None and said.weights is not None and first[1] is not None:

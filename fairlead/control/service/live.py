@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from fairlead.control.accounting import budgets
 from fairlead.control.accounting.fairness import fairness_view
 from fairlead.control.accounting.report import Held
-from fairlead.control.accounting.shares import DemandSpan, Window, shares
+from fairlead.control.accounting.shares import DemandSpan, Window, shares_view
 from fairlead.control.identity.access import scope
 from fairlead.control.job_views import node_views
 from fairlead.control.reconcile.loop import Controller
@@ -22,8 +22,8 @@ from fairlead.views.jobs import NodeView
 from fairlead.views.reports import SharesView
 
 BEAT_S = 1.0
-MOVING = [phase for phase in JobPhase if phase not in ENDED and phase is not JobPhase.QUEUED]
-MOST = 1000  # jobs that hold devices at the same time, of which a beat tells
+IN_FLIGHT = [phase for phase in JobPhase if phase not in ENDED and phase is not JobPhase.QUEUED]
+MAX_JOBS = 1000  # jobs that hold devices at the same time, of which a beat tells
 _OF_JOB = ("step", "total_steps", "epoch", "loss", "samples_per_s", "generation", "recoveries", "preemptions",
            "resizes")  # fmt: skip
 _OF_NODE = {"state", "devices_used", "cpu_fraction", "memory_used_bytes", "isolation", "jobs", "slots", "warm",
@@ -35,8 +35,8 @@ Beat = dict[str, Any]
 class LiveVerbs(Verbs):
     """What a page shows that is never still."""
 
-    _taking: asyncio.Lock
-    _taken: tuple[float, list[Job]] = (0.0, [])
+    _read_lock: asyncio.Lock
+    _last_read: tuple[float, list[Job]] = (0.0, [])
     _beats: dict[str | None, tuple[float, Beat]]
 
     async def beat(self, who: Token) -> Beat:
@@ -53,23 +53,23 @@ class LiveVerbs(Verbs):
         return beat
 
     async def _beat(self, tenant: str | None) -> Beat:
-        found, controller = await self._moving(), self._core.controller
+        found, controller = await self._in_flight(), self._core.controller
         own = [job for job in found if tenant in (None, job.tenant)]
         alive = {job.id: sum(f.alive for f in controller.gang_registry.workers.get(job.id, {}).values()) for job in own}
-        views = seen_nodes(controller, {job.id: job.tenant for job in found}, tenant)
+        views = visible_nodes(controller, {job.id: job.tenant for job in found}, tenant)
         return {
             "jobs": {job.id: _job(job, alive) for job in own},
             "nodes": {view.name: view.model_dump(include=_OF_NODE) for view in views},
             "decided_s": controller.last_round.decided_s,
         }
 
-    async def _moving(self) -> Sequence[Job]:
+    async def _in_flight(self) -> Sequence[Job]:
         """Read once for all who listen."""
-        async with self._taking:
-            taken_s, found = self._taken
+        async with self._read_lock:
+            taken_s, found = self._last_read
             if abs(self._core.clock() - taken_s) >= 0.8 * BEAT_S:
-                found = await self._read(moving)
-                self._taken = self._core.clock(), found
+                found = await self._read(jobs_in_flight)
+                self._last_read = self._core.clock(), found
             return found
 
     async def shares(self, who: Token, window_s: float, points: int) -> SharesView:
@@ -83,10 +83,10 @@ class LiveVerbs(Verbs):
                 DemandSpan(*row) for row in usage_spans.demand_periods(connection, window.since_s, now_s, window.step_s)
             ]
             metered: list[Held] = [*usage_spans.spans_by_tenant(connection, window.since_s, now_s, window.step_s)]
-            lines = metered + list(unmetered(connection, now_s))
+            lines = metered + list(unmetered_usage(connection, now_s))
             present = tenants.all_tenants(connection)
-            spent = budgets.barred(connection, present, window.since_s, now_s)
-            return shares(present, wishes, lines, devices, window, spent)
+            spent = budgets.budget_stops(connection, present, window.since_s, now_s)
+            return shares_view(present, wishes, lines, devices, window, spent)
 
         found = await self._read(work)
         own = [line for line in found.tenants if scope(who) in (None, line.tenant)]
@@ -94,21 +94,21 @@ class LiveVerbs(Verbs):
         return found.model_copy(update={"tenants": own, "balance": balance})
 
 
-def seen_nodes(controller: Controller, tenant_of: Mapping[str, str], tenant: str | None) -> list[NodeView]:
+def visible_nodes(controller: Controller, tenant_of: Mapping[str, str], tenant: str | None) -> list[NodeView]:
     """The nodes as this tenant may see them; None: as they are."""
     known, facts = controller.gang_registry.workers, controller.backend.facts()
     return node_views(controller.nodes, known, controller.telemetry, facts, tenant_of, tenant)
 
 
-def moving(connection: Connection) -> list[Job]:
+def jobs_in_flight(connection: Connection) -> list[Job]:
     """The jobs that hold devices, or are about to."""
-    found, _, _ = jobs.page(connection, phases=MOVING, limit=MOST)
+    found, _, _ = jobs.page(connection, phases=IN_FLIGHT, limit=MAX_JOBS)
     return found
 
 
-def unmetered(connection: Connection, now_s: float) -> list[Usage]:
+def unmetered_usage(connection: Connection, now_s: float) -> list[Usage]:
     """What runs now and is not in the ledger yet, as the lines that it will be."""
-    owners = {job.id: job for job in moving(connection)}
+    owners = {job.id: job for job in jobs_in_flight(connection)}
     lines = []
     for job, live in generations.live_by_job(connection, owners.keys()).items():
         for generation in live:

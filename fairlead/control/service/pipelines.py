@@ -10,14 +10,20 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fairlead import json_values
-from fairlead.control.accounting.budgets import afford
+from fairlead.control.accounting.budgets import require_budget
 from fairlead.control.datasets import pinned as datasets_pinned
 from fairlead.control.identity.access import acting_for, require, scope
 from fairlead.control.pipelines.records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.reconcile.failpoints import failpoint
 from fairlead.control.records import Job, Role, Tenant, Token
 from fairlead.control.service.core import tenant_named
-from fairlead.control.service.submission import SubmissionVerbs, jobs_allowed, need_room, need_secrets, new_job
+from fairlead.control.service.submission import (
+    SubmissionVerbs,
+    jobs_allowed,
+    new_job,
+    require_job_room,
+    require_secrets,
+)
 from fairlead.control.store import datasets, events, jobs, pipelines
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused
 from fairlead.pipelines.fingerprints import fingerprints
@@ -25,8 +31,8 @@ from fairlead.pipelines.graph import PipelineSpec, order, stage_job, stored_pipe
 from fairlead.pipelines.next_steps import StagePhase
 from fairlead.views.pipelines import PipelineDetail, PipelinePage, PipelineView, StageView
 
-LONGEST_KEY = 255
-MOST_RUNNING = 100
+MAX_KEY_LENGTH = 255
+MAX_RUNNING = 100
 """Pipelines of one tenant that have not ended."""
 
 
@@ -36,14 +42,14 @@ class PipelineVerbs(SubmissionVerbs):
     async def run_pipeline(self, who: Token, spec: PipelineSpec, key: str | None) -> tuple[PipelineDetail, bool]:
         """The pipeline, durable before this returns, and whether it is new; the same key twice is one pipeline."""
         require(who, Role.MEMBER, "run pipelines")
-        if key is not None and len(key) > LONGEST_KEY:
+        if key is not None and len(key) > MAX_KEY_LENGTH:
             raise InvalidSpec(f"has {len(key)} characters", field="Idempotency-Key",
-                              fix=f"use at most {LONGEST_KEY} characters")  # fmt: skip
+                              fix=f"use at most {MAX_KEY_LENGTH} characters")  # fmt: skip
         owner = acting_for(who, spec.tenant)
         spec = spec.model_copy(update={"tenant": owner})
         digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
         for name in spec.stages:
-            await self._need_environment(stage_job(spec, name, spec.name, {}))
+            await self._require_environment(stage_job(spec, name, spec.name, {}))
         now_s = self._core.clock()
         new_id = jobs.new_id(spec.name)
 
@@ -66,9 +72,9 @@ class PipelineVerbs(SubmissionVerbs):
             tenant = tenant_named(connection, owner)
             stored, created = pipelines.insert(connection, made, own)
             if created:
-                need_room(connection, tenant, more=1)
-                _need_pipelines(connection, tenant)
-                afford(connection, tenant, now_s)
+                require_job_room(connection, tenant, more=1)
+                _require_pipeline_room(connection, tenant)
+                require_budget(connection, tenant, now_s)
                 self._audit(connection, who, "pipeline.run", stored.id, tenant=owner)
                 events.append(connection, time_s=now_s, kind="pipeline-submitted", tenant=owner,
                               text=f"{stored.id} was submitted: {len(own)} stages",
@@ -90,7 +96,7 @@ class PipelineVerbs(SubmissionVerbs):
             job = stage_job(spec, name, spec.name, {})
             try:
                 self._admit(connection, new_job(job, tenant, who, now_s), job, tenant)
-                need_secrets(connection, tenant, job)
+                require_secrets(connection, tenant, job)
             except FairleadError as error:
                 place = error.field if error.field in ("code", None) else f"stages.{name}.{error.field}"
                 raise type(error)(error.message, field=place, value=error.value, fix=error.fix) from None
@@ -134,12 +140,12 @@ class PipelineVerbs(SubmissionVerbs):
         return view
 
 
-def _need_pipelines(connection: Connection, tenant: Tenant) -> None:
+def _require_pipeline_room(connection: Connection, tenant: Tenant) -> None:
     """Refuse what is one pipeline too many, with it counted already: each of its stages becomes a job in time."""
     running, stages = pipelines.count_unfinished(connection, tenant.name)
     fix = "wait for some to end, or cancel some: fairlead pipeline list"
-    if running > MOST_RUNNING:
-        raise Refused(f"tenant {tenant.name} has {MOST_RUNNING} pipelines that run, and more are not allowed", fix=fix)
+    if running > MAX_RUNNING:
+        raise Refused(f"tenant {tenant.name} has {MAX_RUNNING} pipelines that run, and more are not allowed", fix=fix)
     allowed = jobs_allowed(tenant)
     if stages > allowed and running > 1:
         raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"

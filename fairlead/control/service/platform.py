@@ -32,6 +32,6 @@ class Platform(
         self._tokens: dict[str, tuple[float, Token]] = {}
         self._revoked: set[str] = set()
         self._used: dict[str, float] = {}
-        self._noting: set[asyncio.Task[None]] = set()
-        self._taking = asyncio.Lock()
+        self._recording: set[asyncio.Task[None]] = set()
+        self._read_lock = asyncio.Lock()
         self._beats = {}

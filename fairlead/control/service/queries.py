@@ -16,18 +16,18 @@ from fairlead.cluster import Node
 from fairlead.control.accounting import report
 from fairlead.control.identity.access import acting_for, scope
 from fairlead.control.job_views import event_view, generation_views, job_fields, job_view, plan_view
-from fairlead.control.observability.event_ring import EventRing, Filter, RenderedEvent, told
+from fairlead.control.observability.event_ring import EventRing, Filter, RenderedEvent, render
 from fairlead.control.observability.log_tails import LogReader, LogTails
 from fairlead.control.records import ENDED, Job, JobPhase, Token
 from fairlead.control.service.core import Verbs, tenant_named
-from fairlead.control.service.start_forecasts import expecting
+from fairlead.control.service.start_forecasts import with_expected_start
 from fairlead.control.store import events, generations, jobs, ledger, metrics, retained_outputs, tenants, usage_spans
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
 from fairlead.views.jobs import EventView, JobDetail, MetricsView, Page, ResultView
 
-MOST_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
-_TOLD_AS = {"logs": "logs", "output": "results"}
-FEED = 100  # events that one follower is handed at once
+MAX_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
+_PART_NAMES = {"logs": "logs", "output": "results"}
+FEED_BATCH = 100  # events that one follower is handed at once
 
 Read = Callable[[Callable[[Connection], list[RenderedEvent]]], Awaitable[list[RenderedEvent]]]
 
@@ -51,7 +51,7 @@ class QueryVerbs(Verbs):
         """One page of the jobs that this token may see."""
         wanted = scope(who) if tenant is None else acting_for(who, tenant)
         phases = _phases(state)
-        controller, now_s, starts = self._core.controller, self._core.clock(), await self._starts()
+        controller, now_s, starts = self._core.controller, self._core.clock(), await self._expected_starts()
 
         def work(connection: Connection) -> Page:
             if tenant is not None and wanted is not None:
@@ -62,7 +62,7 @@ class QueryVerbs(Verbs):
             shown = [job.id for job in found]
             labels, live = jobs.labels_of(connection, shown), generations.live_by_job(connection, set(shown))
             holds = controller.last_round.holds
-            told = {j.id: expecting(holds.get(j.id), starts.get(j.id)) for j in found}
+            told = {j.id: with_expected_start(holds.get(j.id), starts.get(j.id)) for j in found}
             own = scope(who)
             views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), told[j.id], now_s, own) for j in found]
             return Page(items=views, next=following, total=total)
@@ -71,7 +71,7 @@ class QueryVerbs(Verbs):
 
     async def job(self, who: Token, ref: str) -> JobDetail:
         """One job with its spec and all its generations."""
-        now_s, holds, starts = self._core.clock(), self._core.controller.last_round.holds, await self._starts()
+        now_s, holds, starts = self._core.clock(), self._core.controller.last_round.holds, await self._expected_starts()
 
         def work(connection: Connection) -> JobDetail:
             job = jobs.find(connection, ref, scope(who))
@@ -79,7 +79,9 @@ class QueryVerbs(Verbs):
             live = [generation for generation in every if generation.ended_s is None]
             labels = jobs.labels_of(connection, [job.id]).get(job.id, {})
             return JobDetail(
-                **job_fields(job, labels, live, expecting(holds.get(job.id), starts.get(job.id)), now_s, scope(who)),
+                **job_fields(
+                    job, labels, live, with_expected_start(holds.get(job.id), starts.get(job.id)), now_s, scope(who)
+                ),
                 spec=jobs.stored_spec(connection, job.id),
                 generations=generation_views(every, scope(who)),
             )
@@ -91,7 +93,7 @@ class QueryVerbs(Verbs):
         job, _ = await self._find(who, ref)
         steps = await self._read(lambda connection: metrics.history(connection, job.id, points))
         if not steps and job.step and job.phase in ENDED:
-            raise removed(job, "metrics")
+            raise removed_error(job, "metrics")
         return MetricsView(job=job.id, steps=steps, batch_size=job.batch_size)
 
     async def result(self, who: Token, ref: str) -> ResultView:
@@ -114,33 +116,33 @@ class QueryVerbs(Verbs):
                 artifacts=self._artifacts(job),
                 figures=report.job_figures(job, usage, index, core_s, now_s),
                 spec=jobs.stored_spec(connection, job.id),
-                message=job.message or (self._removed(connection, job, "output")),
+                message=job.message or (self._removed_message(connection, job, "output")),
                 plan=plan_view(planned[-1] if planned else None),
             )
 
         return await self._read(work)
 
-    def _lacks(self, job: Job, part: str) -> bool:
+    def _is_missing(self, job: Job, part: str) -> bool:
         """Whether this part of what the job left behind is not there: removed since, or it left none."""
         return job.phase in ENDED and not (self._core.home.job(job.id) / part).is_dir()
 
-    def _removed(self, connection: Connection, job: Job, part: str) -> str | None:
+    def _removed_message(self, connection: Connection, job: Job, part: str) -> str | None:
         """What there is to say if this part was there when the job ended, and is not any more."""
-        gone = self._lacks(job, part) and retained_outputs.job_left(connection, job.id, part)
-        return removed(job, _TOLD_AS[part]).message if gone else None
+        gone = self._is_missing(job, part) and retained_outputs.job_left(connection, job.id, part)
+        return removed_error(job, _PART_NAMES[part]).message if gone else None
 
     async def _refuse_removed(self, job: Job, part: str) -> None:
-        if self._lacks(job, part) and await self._read(
+        if self._is_missing(job, part) and await self._read(
             lambda connection: retained_outputs.job_left(connection, job.id, part)
         ):
-            raise removed(job, _TOLD_AS[part])
+            raise removed_error(job, _PART_NAMES[part])
 
     def _artifacts(self, job: Job) -> list[str]:
         folder = self._core.home.job(job.id) / "output"
         try:
             with os.scandir(folder) as entries:
                 names = (entry.name for entry in entries if entry.is_file(follow_symlinks=False))
-                return sorted(name for name in islice(names, MOST_ARTIFACTS) if _is_text(name))
+                return sorted(name for name in islice(names, MAX_ARTIFACTS) if _is_text(name))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -172,7 +174,7 @@ class QueryVerbs(Verbs):
         """One for all who follow logs."""
         if self._log_tails is None:
             self._log_tails = LogTails(
-                self._read_log, self._log_ends, self._over, lambda: self._core.controller.publish_count
+                self._read_log, self._log_ends, self._ended_jobs, lambda: self._core.controller.publish_count
             )
         return self._log_tails
 
@@ -183,7 +185,7 @@ class QueryVerbs(Verbs):
         _, ends = await self._core.controller.backend.last_lines(job, 0, {}, whole=True)
         return ends
 
-    async def _over(self, wanted: Collection[str]) -> set[str]:
+    async def _ended_jobs(self, wanted: Collection[str]) -> set[str]:
         return await self._read(lambda connection: jobs.ended_or_missing(connection, wanted))
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]:
@@ -216,23 +218,23 @@ class EventFeed:
 
     async def next(self, timeout_s: float | None) -> list[RenderedEvent]:
         """What comes next, oldest first; empty when nothing came within the time."""
-        found = self._ring.after(self._after, self._wanted, FEED)
+        found = self._ring.after(self._after, self._wanted, FEED_BATCH)
         while found is None:
             since = self._ring.since  # all up to here was stored before we look
             stored = await self._read(self._stored)
             if not stored:
                 self._after = max(self._after, since)
-            found = stored or self._ring.after(self._after, self._wanted, FEED)
+            found = stored or self._ring.after(self._after, self._wanted, FEED_BATCH)
         if not found:
             await self._ring.wait(self._wanted, timeout_s)
-            found = self._ring.after(self._after, self._wanted, FEED) or []
+            found = self._ring.after(self._after, self._wanted, FEED_BATCH) or []
         if found:
             self._after = found[-1].id
         return found
 
     def _stored(self, connection: Connection) -> list[RenderedEvent]:
         tenant, job = self._wanted
-        return [told(e, tenant) for e in events.after(connection, self._after, FEED, tenant=tenant, job=job)]
+        return [render(e, tenant) for e in events.after(connection, self._after, FEED_BATCH, tenant=tenant, job=job)]
 
 
 def _is_text(name: str) -> bool:
@@ -244,7 +246,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def removed(job: Job, what: str) -> NotFound:
+def removed_error(job: Job, what: str) -> NotFound:
     """What there is to say when logs, metrics or results were kept for as long as the tenant's policy wants it."""
     fix = f"to keep those to come for longer: fairlead tenant update {job.tenant} --keep-{what} 90d --kept 200GB"
     why = "their time was up, or its tenant's ended jobs held too much (an event says which)"

@@ -14,7 +14,7 @@ from fairlead.errors import InvalidSpec, NotFound, Refused
 from fairlead.specs import LONGEST_SECRET, SECRET_PATTERN, SHORTEST_SECRET
 from fairlead.views.jobs import SecretView
 
-MOST_SECRETS = 1000  # of one tenant
+MAX_SECRETS = 1000  # of one tenant
 _RESERVED = "FAIRLEAD_"
 
 
@@ -29,10 +29,10 @@ class SecretVerbs(Verbs):
         now_s = self._core.clock()
 
         def work(connection: Connection) -> Secret:
-            _known(connection, owner)
+            _require_tenant(connection, owner)
             held = secrets.list_secrets(connection, owner)
-            if len(held) >= MOST_SECRETS and name not in {each.name for each in held}:
-                raise Refused(f"a tenant has at most {MOST_SECRETS} secrets", field="name", value=name,
+            if len(held) >= MAX_SECRETS and name not in {each.name for each in held}:
+                raise Refused(f"a tenant has at most {MAX_SECRETS} secrets", field="name", value=name,
                               fix="remove one that no job needs: fairlead secret list")  # fmt: skip
             secret = Secret(owner, name, self._core.vault.seal(owner, name, value), now_s, who.id)
             secrets.put(connection, secret)
@@ -47,7 +47,7 @@ class SecretVerbs(Verbs):
         owner = acting_for(who, tenant)
 
         def work(connection: Connection) -> list[SecretView]:
-            _known(connection, owner)
+            _require_tenant(connection, owner)
             return [_view(secret) for secret in secrets.list_secrets(connection, owner)]
 
         return await self._read(work)
@@ -58,7 +58,7 @@ class SecretVerbs(Verbs):
         owner = acting_for(who, tenant)
 
         def work(connection: Connection) -> None:
-            _known(connection, owner)
+            _require_tenant(connection, owner)
             if not secrets.remove(connection, owner, name):
                 raise NotFound("there is no such secret", field="name", value=name, fix="see fairlead secret list")
             self._audit(connection, who, "secret.remove", f"{owner}/{name}", tenant=owner)
@@ -85,7 +85,7 @@ def check_secret(name: str, value: str) -> None:
         raise InvalidSpec("is no text that a variable can hold", field="value", fix="encode it, such as in base64")
 
 
-def _known(connection: Connection, tenant: str) -> None:
+def _require_tenant(connection: Connection, tenant: str) -> None:
     if tenants.get(connection, tenant) is None:
         raise NotFound(f"{tenant!r}: no such tenant", field="tenant", value=tenant, fix="see fairlead tenants")
 

@@ -14,7 +14,7 @@ from fairlead.control.store import sessions
 from fairlead.errors import Unauthenticated
 
 SESSION_S = 12 * 3600.0
-MOST = 50  # sessions of one token at a time; the oldest give way
+MAX_SESSIONS = 50  # sessions of one token at a time; the oldest give way
 
 
 class SessionVerbs(Verbs):
@@ -26,11 +26,11 @@ class SessionVerbs(Verbs):
         The audit log has one line a minute of a token that logs in and out all the time.
         """
         now_s, secret = self._core.clock(), secrets.token_urlsafe(32)
-        noted = self._core.noted.due(who.id, "session.open", now_s)
+        noted = self._core.audit_throttle.due(who.id, "session.open", now_s)
         left_s = SESSION_S if who.expires_s is None else min(SESSION_S, who.expires_s - now_s)
 
         def work(connection: Connection) -> None:
-            sessions.insert(connection, _digest(secret), who.id, now_s, now_s + left_s, MOST)
+            sessions.insert(connection, _digest(secret), who.id, now_s, now_s + left_s, MAX_SESSIONS)
             if noted:
                 self._audit(connection, who, "session.open", who.id)
 
@@ -43,14 +43,16 @@ class SessionVerbs(Verbs):
         token = await self._read(lambda connection: sessions.token_of(connection, digest, now_s))
         if token is None:
             raise Unauthenticated("this session is over", fix="log in again")
-        return tokens.standing(token, now_s)
+        return tokens.require_valid(token, now_s)
 
     async def close_session(self, who: Token, secret: str) -> None:
         """From now on this cookie opens nothing."""
         now_s = self._core.clock()
 
         def work(connection: Connection) -> None:
-            if sessions.remove(connection, _digest(secret)) and self._core.noted.due(who.id, "session.close", now_s):
+            if sessions.remove(connection, _digest(secret)) and self._core.audit_throttle.due(
+                who.id, "session.close", now_s
+            ):
                 self._audit(connection, who, "session.close", who.id)
 
         await self._write(work)

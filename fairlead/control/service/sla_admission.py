@@ -16,14 +16,14 @@ from fairlead.scheduling.state import ClusterState
 from fairlead.specs import STORED, Sla
 from fairlead.views.jobs import PromiseView
 
-FEW = 200
+MAX_JOBS_TO_WAIT = 200
 """With more jobs than this in the cluster, a submission does not wait until the policy has been played forward."""
 
-PAUSE = 10.0
+PAUSE_FACTOR = 10.0
 """Between two looks at promises in a deep queue, in lengths of the first: so they take a tenth of the time."""
 
 
-def profile(state: ClusterState, job_id: str) -> dict[str, Any]:
+def workload_profile(state: ClusterState, job_id: str) -> dict[str, Any]:
     """What kind of work this is: its purpose, what bounds it, a worker's parts of what a device comes with, its RS."""
     job = next((job for job in state.jobs if job.id == job_id), None)
     if job is None:
@@ -61,7 +61,7 @@ def expectations(answer: Answer, tenant: str | None, now_s: float) -> dict[str, 
     }
 
 
-def sla_of(spec: Sla | None, tenant: Mapping[str, Any]) -> Sla:
+def effective_sla(spec: Sla | None, tenant: Mapping[str, Any]) -> Sla:
     """What is promised for a job: what it says, or else what its tenant has for all."""
     return spec if spec is not None else Sla.model_validate(dict(tenant), context=STORED)
 

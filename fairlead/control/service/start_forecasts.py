@@ -17,10 +17,10 @@ from fairlead.scheduling.state import ClusterState, Hold
 
 log = structlog.get_logger()
 
-PART = 0.01
+CPU_FRACTION = 0.01
 """Of a core, that forecasts may cost however often pages are looked at."""
 
-FEW = 200
+MAX_JOBS_TO_WAIT = 200
 """With more jobs waiting than this, a page is not kept waiting for a forecast: it shows the one before."""
 
 PATIENCE_S = 0.3
@@ -44,7 +44,7 @@ class Forecasts:
         if self.playing is None and decided_s != self.decided_s and now_s >= self.again_s:
             self.playing = asyncio.create_task(self._play(decided_s, now_s, state))
         playing = self.playing
-        if playing is not None and waiting <= FEW:
+        if playing is not None and waiting <= MAX_JOBS_TO_WAIT:
             await asyncio.wait({playing}, timeout=PATIENCE_S)  # others may wait for the same
             if playing.done():
                 playing.result()
@@ -53,10 +53,10 @@ class Forecasts:
     async def _play(self, decided_s: float, now_s: float, state: State) -> None:
         try:
             found = await self.foresight.starts(await state())
-            self.start_s, self.decided_s, self.again_s = found.start_s, decided_s, now_s + found.cpu_s / PART
+            self.start_s, self.decided_s, self.again_s = found.start_s, decided_s, now_s + found.cpu_s / CPU_FRACTION
         except PlannerFailed as error:  # pages are shown without it
             log.warning("no forecast", error=str(error))
-            self.decided_s, self.again_s = decided_s, now_s + CPU_S / PART
+            self.decided_s, self.again_s = decided_s, now_s + CPU_S / CPU_FRACTION
         except FairleadError as error:  # the pages show the forecast before this one; the next who looks asks again
             log.warning("no forecast", error=str(error))
         except Exception as error:
@@ -70,6 +70,6 @@ class Forecasts:
             self.playing = None
 
 
-def expecting(hold: Hold | None, start_s: float | None) -> Hold | None:
+def with_expected_start(hold: Hold | None, start_s: float | None) -> Hold | None:
     """What a job that waits was told, with this start instead of what the round itself could say about it."""
     return hold if hold is None or start_s is None else structs.replace(hold, expected_start_s=start_s)

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
-from fairlead.control.accounting.budgets import afford
+from fairlead.control.accounting.budgets import require_budget
 from fairlead.control.datasets import pinned
 from fairlead.control.identity.access import acting_for, require, scope
 from fairlead.control.job_views import job_view, reason_view
@@ -26,7 +26,7 @@ from fairlead.control.reconcile.failpoints import failpoint
 from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.service.core import Verbs, tenant_named
-from fairlead.control.service.sla_admission import FEW, PAUSE, expectations, refusal, sla_of
+from fairlead.control.service.sla_admission import MAX_JOBS_TO_WAIT, PAUSE_FACTOR, effective_sla, expectations, refusal
 from fairlead.control.store import (
     bundles,
     events,
@@ -66,7 +66,7 @@ class SubmissionVerbs(Verbs):
         spec = spec.model_copy(update={"tenant": tenant_name})
         document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
-        await self._need_environment(spec)
+        await self._require_environment(spec)
         now_s = self._core.clock()
 
         def work(checked: bool, connection: Connection) -> tuple[Job, bool] | Job:
@@ -74,8 +74,8 @@ class SubmissionVerbs(Verbs):
             job = new_job(spec, tenant, who, now_s, again)
             self._admit(connection, job, spec, tenant)
             data = pinned(connection, tenant_name, spec.data)
-            need_secrets(connection, tenant, spec)
-            strict = bool(sla_of(spec.sla, tenant.sla).strict) and not checked
+            require_secrets(connection, tenant, spec)
+            strict = bool(effective_sla(spec.sla, tenant.sla).strict) and not checked
             if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
                 return job  # first it has to be known whether its promise can be kept
             written = {**document, "data": data} if data else document
@@ -85,9 +85,9 @@ class SubmissionVerbs(Verbs):
                 if again is not None:
                     lineage.begin(connection, stored.id, tenant_name, again, now_s)
                 lineage.record_inputs(connection, stored.id, tenant_name, [_version(each) for each in data])
-                _need_time(spec, now_s)  # not before: who asks again with the same key gets what it had
-                need_room(connection, tenant)
-                afford(connection, tenant, now_s)
+                _require_future_deadline(spec, now_s)  # not before: who asks again with the same key gets what it had
+                require_job_room(connection, tenant)
+                require_budget(connection, tenant, now_s)
                 self._audit(connection, who, "job.submit", stored.id, tenant=tenant_name)
                 events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
                               tenant=tenant_name, job=stored.id, facts={"by": who.id})  # fmt: skip
@@ -96,7 +96,7 @@ class SubmissionVerbs(Verbs):
         done = await self._write(partial(work, False))
         if isinstance(done, Job):
             try:
-                answer = await self._promised(await self._seen(), done, strict=True)
+                answer = await self._check_promise(await self._current_state(), done, strict=True)
             except PlannerFailed as error:
                 raise Unavailable(f"whether its promise can be kept was not found out: {error}",
                                   fix="try again, or leave out sla.strict") from None  # fmt: skip
@@ -107,7 +107,7 @@ class SubmissionVerbs(Verbs):
         job, created = done
         failpoint("submit-stored")
         if created:
-            tracing.submitted(job.id)
+            tracing.record_submission(job.id)
             self._core.controller.nudge()
             self._core.controller.publish()
         view = job_view(job, spec.labels, [], self._core.controller.last_round.holds.get(job.id), now_s, scope(who))
@@ -117,15 +117,15 @@ class SubmissionVerbs(Verbs):
         """Say at once what is promised for it and cannot be kept; it is taken all the same."""
         if job.start_by_s is None and job.finish_by_s is None:
             return view
-        begun_s, deep = self._core.clock(), len(self._core.controller.last_round.holds) > FEW
-        if deep and (job.finish_by_s is None or begun_s < self._core.promises_again_s):
+        begun_s, deep = self._core.clock(), len(self._core.controller.last_round.holds) > MAX_JOBS_TO_WAIT
+        if deep and (job.finish_by_s is None or begun_s < self._core.next_promise_check_s):
             return view  # what it costs to look at thousands of jobs is not paid for each that comes; why tells it
         try:
-            answer = await self._promised(await self._looked_at(), job)
+            answer = await self._check_promise(await self._recent_state(), job)
         except PlannerFailed as error:
             log.warning("nothing is said of a promise", job=job.id, error=str(error))
             return view
-        self._core.promises_again_s = begun_s + PAUSE * (self._core.clock() - begun_s)
+        self._core.next_promise_check_s = begun_s + PAUSE_FACTOR * (self._core.clock() - begun_s)
         if answer.kept is False:
             text, now_s = f"{job.id}: {answer.why.text}", self._core.clock()
             await self._write(lambda connection: events.append(
@@ -135,9 +135,9 @@ class SubmissionVerbs(Verbs):
         looks_ahead = expectations(answer, job.tenant, begun_s)
         return view.model_copy(update={name: looks_ahead[name] for name in ("expected_start_s", "promise")})
 
-    async def _promised(self, state: ClusterState, job: Job, *, strict: bool = False) -> Answer:
+    async def _check_promise(self, state: ClusterState, job: Job, *, strict: bool = False) -> Answer:
         """Whether its promise can be kept; of one that is being handed in, so that it is never to take long."""
-        asked, few = job_state(job, (), {}, cooling=False), len(state.jobs) <= FEW
+        asked, few = job_state(job, (), {}, cooling=False), len(state.jobs) <= MAX_JOBS_TO_WAIT
         return await self._core.promises.admission(state, asked, job.tenant, strict=strict, look_ahead=few)
 
     def _admit(self, connection: Connection, job: Job, spec: JobSpec, tenant: Tenant) -> None:
@@ -162,7 +162,7 @@ class SubmissionVerbs(Verbs):
             raise InvalidSpec("is required with run: the code bundle that holds the function", field="code",
                               fix="submit with the fairlead command or SDK, which pack the folder")  # fmt: skip
 
-    async def _need_environment(self, spec: JobSpec) -> None:
+    async def _require_environment(self, spec: JobSpec) -> None:
         """Refuse a virtual environment that is not there, where it is this machine that the workers see."""
         if spec.venv is None or not self._core.controller.backend.capabilities.one_machine:
             return
@@ -178,9 +178,9 @@ class SubmissionVerbs(Verbs):
         controller = self._core.controller
         now_s = self._core.clock()
         tenant = await self._read(lambda connection: tenant_named(connection, tenant_name))
-        await self._read(lambda connection: need_secrets(connection, tenant, spec))
-        _need_time(spec, now_s)
-        await self._need_environment(spec)
+        await self._read(lambda connection: require_secrets(connection, tenant, spec))
+        _require_future_deadline(spec, now_s)
+        await self._require_environment(spec)
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         nodes = list(controller.nodes.values())
         above = await self._read(lambda connection: tenants.ancestry(connection, tenant))
@@ -189,14 +189,14 @@ class SubmissionVerbs(Verbs):
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never, scope(who)))
         try:
-            await self._read(lambda connection: need_room(connection, tenant, more=1))
-            await self._read(lambda connection: afford(connection, tenant, now_s))
+            await self._read(lambda connection: require_job_room(connection, tenant, more=1))
+            await self._read(lambda connection: require_budget(connection, tenant, now_s))
         except (OverBudget, Refused) as error:
             refused = Reason(error.code, f"{error.message}; {error.fix}")
             return DryRun(admitted=False, reason=reason_view(refused, scope(who)))
-        strict = bool(sla_of(spec.sla, tenant.sla).strict)
+        strict = bool(effective_sla(spec.sla, tenant.sla).strict)
         try:
-            found = await self._ask_ahead(await self._looked_at(), job, scope(who), strict=strict)
+            found = await self._forecast_admission(await self._recent_state(), job, scope(who), strict=strict)
         except PlannerFailed as error:
             unknown = Reason("not-known", f"would be admitted; when it would start is not known: {error}")
             return DryRun(admitted=True, reason=reason_view(unknown, scope(who)))
@@ -236,7 +236,7 @@ class SubmissionVerbs(Verbs):
 
 def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float, again: Mapping[str, Any] | None = None) -> Job:
     """The record of a job that has just been submitted."""
-    sla = sla_of(spec.sla, tenant.sla)
+    sla = effective_sla(spec.sla, tenant.sla)
     repeated = {} if again is None else {"again": again["of"]}
     job = Job(
         id=jobs.new_id(spec.name),
@@ -271,7 +271,7 @@ def _is_environment(place: Path) -> bool:
         return False
 
 
-def _need_time(spec: JobSpec, now_s: float) -> None:
+def _require_future_deadline(spec: JobSpec, now_s: float) -> None:
     """Nothing can be done by yesterday: such a deadline is a slip of the pen."""
     deadline = None if spec.sla is None else spec.sla.deadline
     if isinstance(deadline, datetime) and deadline.timestamp() <= now_s:
@@ -284,12 +284,12 @@ def jobs_allowed(tenant: Tenant) -> int:
     return Policy.model_validate(dict(tenant.policy)).jobs
 
 
-def room_left(connection: Connection, tenant: Tenant) -> int:
+def job_room_left(connection: Connection, tenant: Tenant) -> int:
     """How many more jobs of the tenant may run or wait; less than none when an admin has lowered the bound."""
     return jobs_allowed(tenant) - job_counts.count_unfinished(connection, tenant.name)
 
 
-def need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
+def require_job_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
     """Refuse what is one job too many: every round looks at all, and all tenants wait for it."""
     allowed = jobs_allowed(tenant)
     if job_counts.count_unfinished(connection, tenant.name) + more > allowed:
@@ -298,7 +298,7 @@ def need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
                       fix=f"wait for some to end, cancel some, or let an admin allow more: {raised}")  # fmt: skip
 
 
-def need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
+def require_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
     missing = secrets.missing_names(connection, tenant.name, spec.secrets)
     if missing:
         raise InvalidSpec(f"{missing[0]} is no secret of {tenant.name}", field="secrets", value=missing[0],

@@ -10,9 +10,9 @@ import structlog
 from sqlalchemy import Connection
 
 from fairlead import __version__
-from fairlead.control.accounting.budgets import spendings, used_up_by
+from fairlead.control.accounting.budgets import spendings, spent_budgets
 from fairlead.control.identity import tokens as identity
-from fairlead.control.identity.access import may_grant, owner_of, require, scope
+from fairlead.control.identity.access import require, require_grant, scope, token_owner
 from fairlead.control.job_views import person_view, tenant_view, token_view
 from fairlead.control.records import Role, Tenant, Token
 from fairlead.control.service.core import Verbs
@@ -26,9 +26,9 @@ from fairlead.views.jobs import NewTenant, NewToken, TenantView, TokenView, WhoA
 log = structlog.get_logger()
 
 _CHANGEABLE = ("weight", "quota", "parent", "guarantee", "most", "sla", "policy", "budget")
-USED_EVERY_S = 60.0  # when a token was used is noted so often
-MOST_TOKENS = 500  # good ones of one tenant: each holds streams, sessions and a place in memory
-MOST_NEW_TOKENS = 2000  # of one tenant in a day: those that were revoked stay on record
+RECORD_USE_EVERY_S = 60.0  # when a token was used is noted so often
+MAX_TOKENS = 500  # good ones of one tenant: each holds streams, sessions and a place in memory
+MAX_NEW_TOKENS = 2000  # of one tenant in a day: those that were revoked stay on record
 DAY_S = 86_400.0
 TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
 
@@ -39,7 +39,7 @@ class TenantVerbs(Verbs):
     _tokens: dict[str, tuple[float, Token]]
     _revoked: set[str]
     _used: dict[str, float]
-    _noting: set[asyncio.Task[None]]
+    _recording: set[asyncio.Task[None]]
 
     async def authenticate(self, secret: str) -> Token:
         """The token behind a bearer string, or Unauthenticated; takes as long for a wrong one as for a right one."""
@@ -55,14 +55,14 @@ class TenantVerbs(Verbs):
             raise Unauthenticated("the token was revoked", fix="ask an admin for another")
         if cached is None or cached[1] is not known:
             self._tokens[token_id] = (now_s, known)
-        if now_s - self._used.get(token_id, 0.0) >= USED_EVERY_S:
+        if now_s - self._used.get(token_id, 0.0) >= RECORD_USE_EVERY_S:
             self._used[token_id] = now_s
-            noting = asyncio.create_task(self._note_use(token_id, now_s))
-            self._noting.add(noting)
-            noting.add_done_callback(self._noting.discard)
+            noting = asyncio.create_task(self._record_use(token_id, now_s))
+            self._recording.add(noting)
+            noting.add_done_callback(self._recording.discard)
         return known
 
-    async def _note_use(self, token_id: str, now_s: float) -> None:
+    async def _record_use(self, token_id: str, now_s: float) -> None:
         """Beside the request, which need not wait for the disk; one that is lost is made up for a minute later."""
         try:
             await self._write(lambda connection: tokens.record_use(connection, token_id, now_s))
@@ -78,12 +78,12 @@ class TenantVerbs(Verbs):
         now_s = self._core.clock()
 
         def work(connection: Connection) -> tuple[Tenant, Token, str]:
-            self._refuse_strangers(connection, spec.name)
+            self._require_isolation(connection, spec.name)
             tenant = tenants.insert(connection, spec)
-            self._fits_in(connection, tenant)
+            self._check_tree(connection, tenant)
             token, secret = identity.mint(spec.name, Role.TENANT_ADMIN, "first token", None, now_s)
             tokens.insert(connection, token)
-            self._audit(connection, who, "tenant.create", spec.name, tenant=spec.name, **_given(spec))
+            self._audit(connection, who, "tenant.create", spec.name, tenant=spec.name, **_spec_fields(spec))
             events.append(connection, time_s=now_s, kind="tenant-created", tenant=spec.name,
                           text=f"tenant {spec.name} was created with weight {spec.weight:g}")  # fmt: skip
             return tenant, token, secret
@@ -94,7 +94,7 @@ class TenantVerbs(Verbs):
         view = next(view for view in await self.tenants(who) if view.name == tenant.name)
         return NewTenant(tenant=view, token=shown)
 
-    def _refuse_strangers(self, connection: Connection, name: str) -> None:
+    def _require_isolation(self, connection: Connection, name: str) -> None:
         """A second tenant is a stranger to the first: only where they are kept apart, or at the operator's word."""
         means = self._core.controller.backend.capabilities
         others = [tenant.name for tenant in tenants.all_tenants(connection) if tenant.name != name]
@@ -105,7 +105,7 @@ class TenantVerbs(Verbs):
                     "fairlead down, then fairlead up --isolation none",
             )  # fmt: skip
 
-    def _fits_in(self, connection: Connection, tenant: Tenant) -> None:
+    def _check_tree(self, connection: Connection, tenant: Tenant) -> None:
         check(tenant, tenants.all_tenants(connection), list(self._core.controller.nodes.values()))
 
     async def tenants(self, who: Token) -> list[TenantView]:
@@ -133,7 +133,7 @@ class TenantVerbs(Verbs):
             known, people = tenants.all_tenants(connection), job_counts.counts_by_submitter(connection)
             labels = token_labels(connection, {person for _, person in people}, scope(who)) if people else {}
             spending = spendings(connection, known, now_s)
-            barred = used_up_by(known, spending).keys()
+            barred = spent_budgets(known, spending).keys()
             claims = standings(known, controller.last_round.entitlements, held, devices, barred)
             return [
                 tenant_view(
@@ -175,7 +175,7 @@ class TenantVerbs(Verbs):
                 changed["policy"] = {**tenant.policy, **changes["policy"]} | ({"retention": kept} if kept else {})
             tenant = tenants.update(connection, name, **tenants.spec_columns(parse_tenant(changed)))
             if changes.keys() & {"parent", "guarantee"}:
-                self._fits_in(connection, tenant)
+                self._check_tree(connection, tenant)
             self._audit(connection, who, "tenant.update", name, tenant=name, **changes)
 
         await self._write(work)
@@ -192,8 +192,8 @@ class TenantVerbs(Verbs):
             fix = f"use {', '.join(Role)}"
             raise InvalidSpec(f"{role!r} is not a role", field="role", value=role, fix=fix) from None
         require(who, Role.TENANT_ADMIN, "make tokens")
-        owner = owner_of(who, wanted, tenant)
-        may_grant(who, wanted, owner)
+        owner = token_owner(who, wanted, tenant)
+        require_grant(who, wanted, owner)
         now_s = self._core.clock()
         if expires_s is not None and expires_s <= now_s:
             raise InvalidSpec("lies in the past", field="expires_s", value=expires_s, fix="name a later time")
@@ -203,7 +203,7 @@ class TenantVerbs(Verbs):
             if owner is not None and tenants.get(connection, owner) is None:
                 raise NotFound(f"{owner!r}: no such tenant", field="tenant", value=owner, fix="see fairlead tenants")
             if owner is not None:
-                need_tokens(connection, owner, now_s)
+                require_token_room(connection, owner, now_s)
             tokens.insert(connection, token)
             self._audit(connection, who, "token.create", token.id, tenant=owner, role=role, label=label)
 
@@ -233,18 +233,18 @@ class TenantVerbs(Verbs):
         return token_view(revoked)
 
 
-def need_tokens(connection: Connection, tenant: str, now_s: float) -> None:
+def require_token_room(connection: Connection, tenant: str, now_s: float) -> None:
     """Refuse one more token to a tenant that has as many as it may."""
     good, made = tokens.counts(connection, tenant, now_s, now_s - DAY_S)
-    if good >= MOST_TOKENS:
+    if good >= MAX_TOKENS:
         fix = "revoke those that nobody uses: fairlead token list, fairlead token revoke ID"
         text = f"tenant {tenant} has {good} good tokens, and no more are given to one tenant"
         raise Refused(text, field="tenant", value=tenant, fix=fix)
-    if made >= MOST_NEW_TOKENS:
+    if made >= MAX_NEW_TOKENS:
         text = f"{made} tokens of tenant {tenant} were made within a day, and no more may be"
         raise Refused(text, field="tenant", value=tenant, fix="use those that are there, or wait until tomorrow")
 
 
-def _given(spec: TenantSpec) -> dict[str, Any]:
+def _spec_fields(spec: TenantSpec) -> dict[str, Any]:
     """What was asked for beyond the name, for the audit log."""
     return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"name", "apiVersion", "kind"})

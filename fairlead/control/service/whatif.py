@@ -16,7 +16,7 @@ from fairlead.scheduling.round_memory import memory_to_plain
 from fairlead.scheduling.state import ClusterState
 from fairlead.views.jobs import StateView
 
-OWED = ("accounts", "at_s")
+SHOWN_MEMORY = ("accounts", "at_s")
 """What of the policy's memory is told: what tenants are owed, and since when."""
 
 
@@ -26,13 +26,13 @@ class WhatIfVerbs(Verbs):
     async def state(self, who: Token) -> StateView:
         """All nodes, tenants and jobs as the policy sees them now. It tells about everybody, so it is for an admin."""
         require(who, Role.ADMIN, "see the state of all tenants")
-        seen = await self._seen()
-        return await asyncio.to_thread(_told, seen)
+        seen = await self._current_state()
+        return await asyncio.to_thread(_state_view, seen)
 
 
-def _told(state: ClusterState) -> StateView:
+def _state_view(state: ClusterState) -> StateView:
     left = expected_work_left(state, state.jobs)
-    owed = memory_to_plain({name: state.memory[name] for name in OWED if name in state.memory})
+    owed = memory_to_plain({name: state.memory[name] for name in SHOWN_MEMORY if name in state.memory})
     told: dict[str, Any] = msgspec.to_builtins(replace(state, memory=owed, colocation=None), str_keys=True)
     return StateView(
         state=told,

@@ -14,8 +14,8 @@ from fairlead.control.plans.planner_process import PlannerFailed
 from fairlead.control.reconcile.round_store import LastRound
 from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Token
 from fairlead.control.service.core import Verbs
-from fairlead.control.service.sla_admission import expectations, profile
-from fairlead.control.service.start_forecasts import expecting
+from fairlead.control.service.sla_admission import expectations, workload_profile
+from fairlead.control.service.start_forecasts import with_expected_start
 from fairlead.control.store import events, generations, jobs
 from fairlead.scheduling.mentioned_jobs import ANOTHER_TENANTS_JOB
 from fairlead.scheduling.reasons import Explanation
@@ -43,20 +43,20 @@ class ReasonVerbs(Verbs):
     async def why(self, who: Token, ref: str, *, forecast: bool = False) -> Why:
         """Why the job waits, runs on what it has, or ended; what would let it start; and with a ``forecast`` when it
         starts, when it is done, and whether its promise can be kept."""
-        found = await self._known(who, ref)
-        if await self._decided(found.job):
-            found = await self._known(who, found.job.id)
+        found = await self._load(who, ref)
+        if await self._wait_for_round(found.job):
+            found = await self._load(who, found.job.id)
         job, own, now_s, outlook = found.job, scope(who), self._core.clock(), self._core.controller.last_round
         live = [generation for generation in found.every if generation.ended_s is None]
-        hold = expecting(outlook.holds.get(job.id), self._core.forecasts.start_s.get(job.id))
+        hold = with_expected_start(outlook.holds.get(job.id), self._core.forecasts.start_s.get(job.id))
         reason = reason_of(job, live[-1] if live else None, hold, own)
         reason = reason or ReasonView(code="unknown", text="not decided yet")
-        said = _said(outlook, job, live)
+        said = _last_explanation(outlook, job, live)
         if said is not None and said.reason is not None:
             view = reason_view(said.reason, own)
-            reason = view if job.phase is JobPhase.QUEUED else _stays(reason, view)
+            reason = view if job.phase is JobPhase.QUEUED else _with_current_reason(reason, view)
         if found.stopped is not None:
-            reason = _ran_before(reason, event_view(found.stopped, own), job)
+            reason = _with_stop_reason(reason, event_view(found.stopped, own), job)
         shown = job_view(job, found.labels, live, hold, now_s, own)
         why = Why(
             job=shown, reason=reason, unblocks=[] if said is None else list(said.would_help),
@@ -64,9 +64,9 @@ class ReasonVerbs(Verbs):
             expected_start_s=shown.expected_start_s if job.phase is JobPhase.QUEUED else None,
             generations=generation_views(found.every, own), profile=self._profile(job, outlook),
         )  # fmt: skip
-        return why.model_copy(update=await self._foreseen(job, own)) if forecast else why
+        return why.model_copy(update=await self._forecast_fields(job, own)) if forecast else why
 
-    async def _known(self, who: Token, ref: str) -> Found:
+    async def _load(self, who: Token, ref: str) -> Found:
         outlook = self._core.controller.last_round
 
         def work(connection: Connection) -> Found:
@@ -85,7 +85,7 @@ class ReasonVerbs(Verbs):
 
         return await self._read(work)
 
-    async def _decided(self, job: Job) -> bool:
+    async def _wait_for_round(self, job: Job) -> bool:
         """Whether a round was held since the job was read, if none had decided about it: one follows in a moment."""
         controller, before, until_s = self._core.controller, self._core.controller.last_round, time.monotonic() + SOON_S
         rests = (
@@ -99,25 +99,25 @@ class ReasonVerbs(Verbs):
             await controller.wait_for_news(left_s)
         return controller.last_round is not before
 
-    async def _foreseen(self, job: Job, own: str | None) -> dict[str, Any]:
+    async def _forecast_fields(self, job: Job, own: str | None) -> dict[str, Any]:
         """The fields that look ahead, of one that waits; or why nothing can be said."""
         if job.phase is not JobPhase.QUEUED:
             return {}
-        state, now_s = await self._looked_at(), self._core.clock()
+        state, now_s = await self._recent_state(), self._core.clock()
         asked = next((one for one in state.jobs if one.id == job.id), None)
         if asked is None:
             return {"unforeseen": "no round has seen it yet, or it backs off"}
         try:
-            return expectations(await self._ask_ahead(state, asked, own), own, now_s)
+            return expectations(await self._forecast_admission(state, asked, own), own, now_s)
         except PlannerFailed as error:
             return {"unforeseen": str(error)}
 
     @staticmethod
     def _profile(job: Job, outlook: LastRound) -> dict[str, Any]:
-        return {} if outlook.cluster is None or job.phase in ENDED else profile(outlook.cluster, job.id)
+        return {} if outlook.cluster is None or job.phase in ENDED else workload_profile(outlook.cluster, job.id)
 
 
-def _said(outlook: LastRound, job: Job, live: list[Generation]) -> Explanation | None:
+def _last_explanation(outlook: LastRound, job: Job, live: list[Generation]) -> Explanation | None:
     """What the last round said of the job, as long as it is as that round found it."""
     said = outlook.reasons.get(job.id)
     if said is None:
@@ -129,14 +129,14 @@ def _said(outlook: LastRound, job: Job, live: list[Generation]) -> Explanation |
     return said if job.phase is JobPhase.RUNNING and current else None
 
 
-def _ran_before(reason: ReasonView, stopped: EventView, job: Job) -> ReasonView:
+def _with_stop_reason(reason: ReasonView, stopped: EventView, job: Job) -> ReasonView:
     """Why it waits, and why it does not run any more."""
     facts = {**reason.facts, "stopped": stopped.facts.get("reason"), "stopped_s": stopped.time_s}
     why = stopped.text.removeprefix(f"{job.id}: ")
     return ReasonView(code=reason.code, text=f"{reason.text}; it ran before and was stopped: {why}", facts=facts)
 
 
-def _stays(reason: ReasonView, why: ReasonView) -> ReasonView:
+def _with_current_reason(reason: ReasonView, why: ReasonView) -> ReasonView:
     """Why a gang runs on what it has, and why it is not more (or what is about to change)."""
     facts = {**reason.facts, "now": why.code, **why.facts}
     return ReasonView(code=reason.code, text=f"{reason.text}; now: {why.text}", facts=facts)

@@ -126,7 +126,7 @@ class Store:
         if not extended:
             self._clear_epoch(mine)
             raise LostLeadership("another control plane leads now")
-        live_metrics.level(metric_families.RENEWED, self._clock())
+        live_metrics.set_gauge(metric_families.RENEWED, self._clock())
 
     async def release_lease(self) -> None:
         """Give up leadership after all queued writes, so that the next control plane can lead at once."""
