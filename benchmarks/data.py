@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.delivery import deliver
 from benchmarks.reporter import Bench, main
-from fairlead.data import Manifest, Recipe, Source, partition, read, refine
-from fairlead.data.readers.recorded import known_names
+from fairlead.data import Manifest, Recipe, Source, fit_and_prepare, partition, read
+from fairlead.data.readers.recorded import known_column_names
 from fairlead.grid import BlockId, Grid
 from fairlead.grid.standalone import standalone_grid
 
@@ -82,7 +82,7 @@ def _timed(once: Callable[[], Any]) -> tuple[float, float]:
 
 
 def _fairlead(grid: Grid, file: Path) -> Manifest:
-    _, manifest = refine(_source(file), KDD99, grid, name="kdd99")
+    _, manifest = fit_and_prepare(_source(file), KDD99, grid, name="kdd99")
     partition(manifest.rows, WORKERS, seed=1)
     return manifest
 
@@ -129,7 +129,7 @@ def _same(grid: Grid, manifest: Manifest, file: Path) -> None:
 
 
 def _names() -> list[str]:
-    return list(known_names(Path("kddcup.data")))
+    return list(known_column_names(Path("kddcup.data")))
 
 
 def _kdd99(folder: Path, quick: bool) -> Path:

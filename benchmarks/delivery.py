@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.contest import PROGRAMS, environment
 from benchmarks.reporter import Bench
-from fairlead.data import Manifest, Recipe, Source, read, refine
+from fairlead.data import Manifest, Recipe, Source, fit_and_prepare, read
 from fairlead.grid import BlockId, Grid
 from fairlead.training.samples import Resident
 
@@ -159,7 +159,7 @@ def _bank(grid: Grid) -> Task:
     file = _given("bank_marketing", "bank-full.csv.gz")
     source = read(file) if file else _made_up(45_211, 51)
     steps = ["normalise", *([{"encode": {"how": "onehot"}}, {"encode": {"columns": "y"}}] if file else []), "assemble"]
-    return _of("bank", grid, refine(source, Recipe(steps, target="y"), grid, name="bank")[1])
+    return _of("bank", grid, fit_and_prepare(source, Recipe(steps, target="y"), grid, name="bank")[1])
 
 
 def _cifar10(grid: Grid, quick: bool) -> Task:
@@ -171,7 +171,7 @@ def _cifar10(grid: Grid, quick: bool) -> Task:
         pictures = read({"image": drawn, "label": np.arange(rows, dtype=np.uint8) % 10}).table()
     pixels = np.concatenate([part.flatten().to_numpy() for part in pictures["image"].chunks]).reshape(-1, 32, 32, 3)
     steps = [{"image": {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}}]
-    manifest = refine(read(pictures, batch_rows=2_000), Recipe(steps, target="label"), grid, name="cifar10")[1]
+    manifest = fit_and_prepare(read(pictures, batch_rows=2_000), Recipe(steps, target="label"), grid, name="cifar10")[1]
     task = _of("cifar10", grid, manifest)
     return Task(task.name, task.x, task.y.long(), pixels)
 
@@ -186,7 +186,7 @@ def _imdb(grid: Grid, quick: bool) -> Task:
         reviews = read({"label": np.arange(rows) % 2}).table().append_column("text", [texts])
     words = {"columns": "text", "vocabulary": 8_000, "length": 256, "texts": 2_000}
     steps = [{"tokenise": words}, {"select": {"columns": ["text", "label"]}}]
-    manifest = refine(read(reviews, batch_rows=2_000), Recipe(steps, target="label"), grid, name="imdb")[1]
+    manifest = fit_and_prepare(read(reviews, batch_rows=2_000), Recipe(steps, target="label"), grid, name="imdb")[1]
     return _of("imdb", grid, manifest)
 
 

@@ -91,5 +91,3 @@ def job_body(tenant: str) -> str:
     spec = {"name": "queued", "tenant": tenant, "command": ["python", "-c", "print('hello')"], "workers": "1:2",
             "labels": {"team": "bench"}}  # fmt: skip
     return json.dumps(spec)
-
-

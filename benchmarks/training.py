@@ -224,9 +224,7 @@ def job_of_the_contest(running: Platform, task: str, folder: Path, seed: int = 0
     return Run(figures["seconds"], ended_s - begun_s, figures["accuracy"])
 
 
-def run_of(
-    one: Contestant, loader: tuple[str, str], task: str, folder: Path, seed: int = 0, tries: int = 3
-) -> Run:
+def run_of(one: Contestant, loader: tuple[str, str], task: str, folder: Path, seed: int = 0, tries: int = 3) -> Run:
     """One run of a peer; once more if it breaks, as ranks on gloo that leave one another sometimes do."""
     try:
         return _tried(one, loader, task, folder, seed)

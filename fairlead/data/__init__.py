@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fairlead.data.errors import BadData
     from fairlead.data.manifest import Manifest, SchemaChanged
     from fairlead.data.partitioning import partition
-    from fairlead.data.preparation import prepare, refine
+    from fairlead.data.preparation import fit_and_prepare, prepare
     from fairlead.data.reading import read
     from fairlead.data.recipes.recipe import FittedRecipe, Recipe
     from fairlead.data.source import Source
@@ -28,13 +28,24 @@ _HOMES = {
     "partition": "fairlead.data.partitioning",
     "prepare": "fairlead.data.preparation",
     "read": "fairlead.data.reading",
-    "refine": "fairlead.data.preparation",
+    "fit_and_prepare": "fairlead.data.preparation",
     "split": "fairlead.data.train_test_split",
 }
 
 __all__ = [
-    "BadData", "FittedRecipe", "Manifest", "Part", "Recipe", "SchemaChanged", "Source", "dataset",
-    "partition", "prepare", "read", "refine", "split",
+    "BadData",
+    "FittedRecipe",
+    "Manifest",
+    "Part",
+    "Recipe",
+    "SchemaChanged",
+    "Source",
+    "dataset",
+    "fit_and_prepare",
+    "partition",
+    "prepare",
+    "read",
+    "split",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from fairlead.data.errors import BadData
 from fairlead.data.recipes.batch_columns import Array, Frame, as_batch
 from fairlead.data.recipes.outputs import Output
 
-Put = Callable[[pa.RecordBatch], str]
+PutBlock = Callable[[pa.RecordBatch], str]
 """Takes the columns of a block and returns its id; a Grid will do as well."""
 
 
@@ -44,7 +44,7 @@ def empty_columns(outputs: tuple[Output, ...], rows: int) -> dict[str, Array]:
     return {each.name: np.empty((rows, *each.shape), dtype_of(each)) for each in outputs}
 
 
-def write(frame: Frame, start: int, stop: int, columns: Mapping[str, Array], at: int) -> None:
+def write_rows(frame: Frame, start: int, stop: int, columns: Mapping[str, Array], at: int) -> None:
     """Rows start to stop of a frame into the columns, from row ``at`` on."""
     for name, room in columns.items():
         out = room[at : at + stop - start]
@@ -60,7 +60,7 @@ def write(frame: Frame, start: int, stop: int, columns: Mapping[str, Array], at:
         out[...] = values[start:stop]
 
 
-def land(columns: Mapping[str, Array], rows: int, put: Any, label: str, cost_s: float) -> str:
+def put_block(columns: Mapping[str, Array], rows: int, put: Any, label: str, cost_s: float) -> str:
     """Put the first so many rows of the columns as one block."""
     filled = {name: column[:rows] for name, column in columns.items()}
     if hasattr(put, "put_tensors"):

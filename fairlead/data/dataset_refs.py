@@ -29,13 +29,13 @@ def dataset(
     name: str, version: str | None = None, *, features: str | Sequence[str] = (), target: str | None = None
 ) -> DatasetRef:
     """A data set by its name, ``"bank"`` or ``"bank@3f2a9c"``, with the columns that are wanted of it."""
-    check_name(name)
+    check_dataset_ref(name)
     own, _, meant = name.partition("@")
     wanted = (features,) if isinstance(features, str) else tuple(features)
     return DatasetRef(own, version or meant or None, wanted, target)
 
 
-def check_name(name: str, field: str = "data") -> None:
+def check_dataset_ref(name: str, field: str = "data") -> None:
     """Refuse what cannot be the name of a data set, wherever it stands."""
     if not isinstance(name, str) or not re.match(DATA_PATTERN, name):
         raise InvalidSpec(f"{name!r} is no data set", field=field, value=str(name)[:80],

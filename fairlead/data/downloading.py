@@ -15,35 +15,35 @@ from fairlead.data.errors import BadData
 from fairlead.errors import Unavailable
 
 Report = Callable[[str, int, int | None], None]
-_PATIENCE = 5  # attempts in a row that bring nothing
+_IDLE_ATTEMPTS = 5  # attempts in a row that bring nothing
 _WAIT_S = 0.25
 _TIMEOUT = httpx.Timeout(30.0)
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 
 
 def download(wanted: Download, folder: Path, report: Report) -> Path:
     """The file in the folder. One that is there and has its checksum is not asked for again."""
     target = folder / wanted.name
-    if target.exists() and wanted.checksum is not None and digest(target, wanted.checksum) == wanted.checksum:
+    if target.exists() and wanted.checksum is not None and checksum(target, wanted.checksum) == wanted.checksum:
         return target
     failures = []
     for url in wanted.urls:
         try:
-            partly = _fetch(url, folder / f"{wanted.name}.part", wanted.name, report)
+            partly = _fetch_url(url, folder / f"{wanted.name}.part", wanted.name, report)
         except Unavailable as error:
             failures.append(error)
             continue
-        if wanted.checksum is not None and digest(partly, wanted.checksum) != wanted.checksum:
-            _forget(partly)
+        if wanted.checksum is not None and checksum(partly, wanted.checksum) != wanted.checksum:
+            _discard(partly)
             fix = "try again; if it stays so, its origin publishes another file now"
             raise BadData(url, f"is not the {wanted.name} that is known: its checksum differs", fix=fix)
         partly.replace(target)
-        _tag(partly).unlink(missing_ok=True)
+        _etag_file(partly).unlink(missing_ok=True)
         return target
     raise failures[0]
 
 
-def digest(path: Path, like: str) -> str:
+def checksum(path: Path, like: str) -> str:
     """The checksum of a file by the algorithm that another one names; of its content, where it is packed."""
     algorithm, _, expected = like.partition(":")
     if algorithm == "rows":
@@ -64,19 +64,19 @@ def digest(path: Path, like: str) -> str:
     return f"{algorithm}:{found}"
 
 
-def _fetch(url: str, partly: Path, name: str, report: Report) -> Path:
+def _fetch_url(url: str, partly: Path, name: str, report: Report) -> Path:
     """All of a URL in a file beside its later place, in as many attempts as bring something."""
     idle, last = 0, "it gave nothing"
     with httpx.Client(timeout=_TIMEOUT, follow_redirects=True) as client:
-        while idle < _PATIENCE:
+        while idle < _IDLE_ATTEMPTS:
             before = _size(partly)
             try:
-                if _attempt(client, url, partly, name, report):
+                if _request_rest(client, url, partly, name, report):
                     return partly
                 last = "the connection was cut"
             except httpx.HTTPStatusError as error:
                 last = f"it answered {error.response.status_code}"
-                if error.response.status_code not in _AGAIN:
+                if error.response.status_code not in _RETRIED_STATUSES:
                     break
             except httpx.HTTPError as error:
                 last = str(error) or type(error).__name__
@@ -86,15 +86,15 @@ def _fetch(url: str, partly: Path, name: str, report: Report) -> Path:
     raise Unavailable(f"{url} cannot be read: {last}", fix=fix)
 
 
-def _attempt(client: httpx.Client, url: str, partly: Path, name: str, report: Report) -> bool:
+def _request_rest(client: httpx.Client, url: str, partly: Path, name: str, report: Report) -> bool:
     """One request for what is missing; whether the file is whole then."""
-    have, tag = _size(partly), _tag(partly)
+    have, tag = _size(partly), _etag_file(partly)
     asked = {"Accept-Encoding": "identity"}
     if have and tag.exists():
         asked |= {"Range": f"bytes={have}-", "If-Range": tag.read_text()}  # of the same version, or all of the new one
     with client.stream("GET", url, headers=asked) as answer:
         if answer.status_code == 416:  # there is no more than what we have, or it is another file
-            _forget(partly)
+            _discard(partly)
             return False
         answer.raise_for_status()
         go_on = answer.status_code == 206 and answer.headers.get("content-range", "").startswith(f"bytes {have}-")
@@ -118,10 +118,10 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _tag(partly: Path) -> Path:
+def _etag_file(partly: Path) -> Path:
     return partly.with_name(f"{partly.name}.tag")
 
 
-def _forget(partly: Path) -> None:
+def _discard(partly: Path) -> None:
     partly.unlink(missing_ok=True)
-    _tag(partly).unlink(missing_ok=True)
+    _etag_file(partly).unlink(missing_ok=True)

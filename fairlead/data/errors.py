@@ -19,13 +19,13 @@ class BadData(FairleadError):
         super().__init__(f"{', '.join(place)}: {what}", fix=fix)
         self.file, self.row, self.column, self.what = str(file), row, column, what
 
-    def further(self, rows: int) -> BadData:
+    def with_row_offset(self, rows: int) -> BadData:
         """The same, by so many rows further on: where a piece is parsed, the rows before it are not known."""
         row = None if self.row is None else self.row + rows
         return BadData(self.file, self.what, row=row, column=self.column, fix=str(self.fix))
 
 
-def shown(value: object) -> str:
+def printable(value: object) -> str:
     """A strange value, short and without anything that a terminal could take for a command."""
     text = value if isinstance(value, str) else repr(value)
     clean = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[: _SHOWN + 1])

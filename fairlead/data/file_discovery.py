@@ -9,8 +9,8 @@ from typing import Any
 
 from fairlead.data.errors import BadData
 from fairlead.data.readers.images import SUFFIXES as PICTURES
-from fairlead.data.readers.recorded import is_pictures
-from fairlead.data.readers.streams import locate
+from fairlead.data.readers.recorded import is_cifar10_batch
+from fairlead.data.readers.streams import split_archive_path
 from fairlead.errors import InvalidSpec, NotFound
 
 FORMATS = ("csv", "json", "parquet", "text", "texts", "images", "arrays", "cifar10")
@@ -21,7 +21,7 @@ _SUFFIXES = {
     ".npy": "arrays", ".npz": "arrays", ".safetensors": "arrays",
     ".duckdb": "database", ".sqlite": "database", ".db": "database",
 }  # fmt: skip
-_PACKED = (".gz", ".gzip", ".bz2", ".zst", ".zstd", ".zip")
+_COMPRESSED = (".gz", ".gzip", ".bz2", ".zst", ".zstd", ".zip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,44 +33,46 @@ class FoundFiles:
     files: tuple[Path, ...]
 
 
-def find(source: Any, format: str = "auto") -> FoundFiles:
+def find_files(source: Any, format: str = "auto") -> FoundFiles:
     """The files that a source names. Nothing of them is read but what tells the format."""
     if format != "auto" and format not in FORMATS:
         raise InvalidSpec(f"{format!r} is no format", field="format", fix=f"use auto, {', '.join(FORMATS)}")
     if isinstance(source, str | Path):
-        return _one(Path(source).expanduser(), format)
+        return _from_path(Path(source).expanduser(), format)
     if not isinstance(source, Iterable):
         kind = type(source).__name__
         raise InvalidSpec(f"a {kind} is nothing that can be read", field="source", fix="give a path, a URL or arrays")
     files = tuple(Path(str(path)).expanduser() for path in source)
     if not files:
         raise InvalidSpec("no files were given", field="source", fix="name at least one")
-    return FoundFiles(f"{files[0]} and {len(files) - 1} more", _common(files, format), tuple(map(_present, files)))
+    return FoundFiles(
+        f"{files[0]} and {len(files) - 1} more", _common_format(files, format), tuple(map(_check_exists, files))
+    )
 
 
-def _one(path: Path, format: str) -> FoundFiles:
+def _from_path(path: Path, format: str) -> FoundFiles:
     if path.is_dir():
-        return _folder(path, format)
+        return _from_folder(path, format)
     if any(letter in path.name for letter in "*?[") and not path.exists():
         files = tuple(sorted(path.parent.glob(path.name)))
         if not files:
             raise NotFound(f"no file matches {path}", field="source", fix="look at the pattern and the folder")
-        return FoundFiles(str(path), _common(files, format), files)
-    kind = format_of(_present(path)) if format == "auto" else format
+        return FoundFiles(str(path), _common_format(files, format), files)
+    kind = format_of(_check_exists(path)) if format == "auto" else format
     if kind == "database":
         driver = "duckdb" if path.suffix == ".duckdb" else "sqlite"
         return FoundFiles(f"{driver}:///{path.absolute()}", kind, (path,))
     return FoundFiles(str(path), kind, (path,))
 
 
-def _present(path: Path) -> Path:
-    archive, member = locate(path)
+def _check_exists(path: Path) -> Path:
+    archive, member = split_archive_path(path)
     if not archive.is_file() or (member is not None and archive.suffix != ".zip"):
         raise NotFound(f"there is no file {path}", field="source", fix="look at its name and its folder")
     return path
 
 
-def _common(files: tuple[Path, ...], format: str) -> str:
+def _common_format(files: tuple[Path, ...], format: str) -> str:
     kinds = {format_of(path) for path in files} if format == "auto" else {format}
     if len(kinds) > 1:
         raise BadData(files[0], f"lies among files of other formats ({', '.join(sorted(kinds))})", fix="say format=")
@@ -79,18 +81,18 @@ def _common(files: tuple[Path, ...], format: str) -> str:
 
 def format_of(path: Path) -> str:
     """By the name and, for archives, by what they hold."""
-    if path.suffix in (".zip", ".bin") and path.is_file() and is_pictures(path):
+    if path.suffix in (".zip", ".bin") and path.is_file() and is_cifar10_batch(path):
         return "cifar10"
     parts = [suffix.lower() for suffix in path.suffixes]
-    while parts and parts[-1] in _PACKED:
+    while parts and parts[-1] in _COMPRESSED:
         parts.pop()
     return _SUFFIXES.get(parts[-1], "csv") if parts else "csv"
 
 
-def _folder(path: Path, format: str) -> FoundFiles:
+def _from_folder(path: Path, format: str) -> FoundFiles:
     """Batches of CIFAR-10, one folder per label, or tables side by side."""
     batches = tuple(sorted(file for file in path.glob("data_batch_*") if file.suffix in (".zip", ".bin")))
-    if format in ("auto", "cifar10") and batches and is_pictures(batches[0]):
+    if format in ("auto", "cifar10") and batches and is_cifar10_batch(batches[0]):
         return FoundFiles(str(path), "cifar10", batches)
     inner = sorted(file for file in path.glob("*/*") if file.is_file() and not file.name.startswith("."))
     pictures = tuple(file for file in inner if file.suffix.lower() in PICTURES)
@@ -104,4 +106,4 @@ def _folder(path: Path, format: str) -> FoundFiles:
         raise BadData(path, "holds nothing that can be read", fix="put one folder per label into it, or tables")
     if format in ("auto", "images") and all(file.suffix.lower() in PICTURES for file in files):
         raise BadData(path, "holds pictures that no folder gives a label", fix="put them into one folder per label")
-    return FoundFiles(str(path), _common(files, format), files)
+    return FoundFiles(str(path), _common_format(files, format), files)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.data.dataset_origins import Origin
-from fairlead.data.downloading import Report, digest, download
+from fairlead.data.dataset_origins import DatasetOrigin
+from fairlead.data.downloading import Report, checksum, download
 from fairlead.data.errors import BadData
 from fairlead.data.unpacking import UNPACK
 from fairlead.errors import NotFound
@@ -25,49 +25,49 @@ class FetchedDataset:
     source: str
 
 
-def get(
-    origin: Origin, *, source: Path | None = None, to: Path | None = None, report: Report | None = None
+def get_dataset(
+    origin: DatasetOrigin, *, source: Path | None = None, to: Path | None = None, report: Report | None = None
 ) -> FetchedDataset:
     """The data set, compared with its checksums. Without ``source``, FAIRLEAD_DATA is looked at before the network."""
     named = os.environ.get("FAIRLEAD_DATA")
     told = report or (lambda _name, _done, _total: None)
-    local = _local(origin, source) if source is not None else _local(origin, Path(named)) if named else None
+    local = _find_local(origin, source) if source is not None else _find_local(origin, Path(named)) if named else None
     if source is not None and local is None:
-        fix = f"it should hold {', '.join(origin.kept)}, itself or below {origin.folder}/"
+        fix = f"it should hold {', '.join(origin.compact_files)}, itself or below {origin.folder}/"
         raise NotFound(f"{source} does not hold {origin.name}", field="--from", value=str(source), fix=fix)
     if local is not None:
         return _from_folder(origin, local, to, told)
-    return _from_origin(origin, _target(origin, to), told)
+    return _from_origin(origin, _target_folder(origin, to), told)
 
 
-def _target(origin: Origin, to: Path | None) -> Path:
+def _target_folder(origin: DatasetOrigin, to: Path | None) -> Path:
     return (to or Path(os.environ.get("FAIRLEAD_DATA") or "data")) / origin.folder
 
 
-def _local(origin: Origin, folder: Path) -> Path | None:
+def _find_local(origin: DatasetOrigin, folder: Path) -> Path | None:
     """The folder that holds all of it, in either form."""
     for place in (folder / origin.folder, folder):
-        if _form(origin, place) is not None:
+        if _complete_form(origin, place) is not None:
             return place
     return None
 
 
-def _form(origin: Origin, folder: Path) -> Mapping[str, str] | None:
+def _complete_form(origin: DatasetOrigin, folder: Path) -> Mapping[str, str] | None:
     """Which of its forms lies in a folder. What was unpacked here and what is kept compact may share a name."""
-    for form in (origin.kept, origin.contents):
+    for form in (origin.compact_files, origin.unpacked_files):
         if all((folder / name).is_file() for name in form):
             return form
     return None
 
 
-def _from_folder(origin: Origin, place: Path, to: Path | None, report: Report) -> FetchedDataset:
-    form = _form(origin, place)
+def _from_folder(origin: DatasetOrigin, place: Path, to: Path | None, report: Report) -> FetchedDataset:
+    form = _complete_form(origin, place)
     assert form is not None
     for name in form:
-        _compare(origin, place / name, report)
+        _verify(origin, place / name, report)
     if to is None or (target := to / origin.folder).resolve() == place.resolve():
         return FetchedDataset(origin.name, place, tuple(place / name for name in form), str(place))
-    _make(target)
+    _make_folder(target)
     for name in form:
         partly = target / f"{name}.part"
         shutil.copyfile(place / name, partly)
@@ -75,7 +75,7 @@ def _from_folder(origin: Origin, place: Path, to: Path | None, report: Report) -
     return FetchedDataset(origin.name, target, tuple(target / name for name in form), str(place))
 
 
-def _make(target: Path) -> None:
+def _make_folder(target: Path) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -86,24 +86,26 @@ def _make(target: Path) -> None:
         raise BadData(target, "may not be written to", fix="name a folder that you may write: --to DIR")
 
 
-def _from_origin(origin: Origin, target: Path, report: Report) -> FetchedDataset:
-    _make(target)
+def _from_origin(origin: DatasetOrigin, target: Path, report: Report) -> FetchedDataset:
+    _make_folder(target)
     for each in origin.downloads:
         download(each, target, report)
-    unpack: Callable[[Origin, Path], None] = UNPACK[origin.name]
+    unpack: Callable[[DatasetOrigin, Path], None] = UNPACK[origin.name]
     unpack(origin, target)
-    for name in origin.contents:
-        _compare(origin, target / name, report)
+    for name in origin.unpacked_files:
+        _verify(origin, target / name, report)
     return FetchedDataset(
-        origin.name, target, tuple(target / name for name in origin.contents), origin.downloads[0].urls[0]
+        origin.name, target, tuple(target / name for name in origin.unpacked_files), origin.downloads[0].urls[0]
     )
 
 
-def _compare(origin: Origin, path: Path, report: Report) -> None:
+def _verify(origin: DatasetOrigin, path: Path, report: Report) -> None:
     """A file is what was published: by its own checksum, or by that of what is in it."""
-    sums = [sum_ for sum_ in (origin.kept.get(path.name), origin.contents.get(path.name)) if sum_ is not None]
+    sums = [
+        sum_ for sum_ in (origin.compact_files.get(path.name), origin.unpacked_files.get(path.name)) if sum_ is not None
+    ]
     whole = path.stat().st_size
     report(path.name, whole, whole)
-    if not any(digest(path, sum_) == sum_ for sum_ in sums):
+    if not any(checksum(path, sum_) == sum_ for sum_ in sums):
         fix = f"remove it and get it again: fairlead data get {origin.name}"
         raise BadData(path, f"is not the {path.name} that was published: its checksum differs", fix=fix)

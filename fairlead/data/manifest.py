@@ -11,7 +11,7 @@ from fairlead.data.recipes.array_json import content_hash
 from fairlead.errors import FairleadError, InvalidSpec
 
 FORMAT = "fairlead/data-set/1"
-_OF_THE_MOMENT = ("mtime_ns", "mtime")  # a copy of a file is no other data
+_TIME_KEYS = ("mtime_ns", "mtime")  # a copy of a file is no other data
 
 
 class SchemaChanged(FairleadError):
@@ -101,7 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse to append what has other columns, and name them."""
-        now, then = said(schema), self.source_schema
+        now, then = schema_types(schema), self.source_schema
         gone, new = sorted(set(then) - set(now)), sorted(set(now) - set(then))
         other = [f"{name} ({then[name]} -> {now[name]})" for name in then if name in now and now[name] != then[name]]
         told = [f"{what} {', '.join(names)}" for what, names in
@@ -111,19 +111,19 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
                                 fix="read it with the former schema, or prepare it as a new data set")  # fmt: skip
 
 
-def said(schema: pa.Schema) -> dict[str, str]:
+def schema_types(schema: pa.Schema) -> dict[str, str]:
     """Names and types, as a manifest keeps them."""
     return {field.name: str(field.type) for field in schema}
 
 
 def version_of(document: dict[str, Any]) -> str:
     """The version of what was made from this."""
-    return content_hash(_lasting(document))[:16]
+    return content_hash(_without_times(document))[:16]
 
 
-def _lasting(value: Any) -> Any:
+def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _lasting(each) for key, each in value.items() if key not in _OF_THE_MOMENT}
+        return {str(key): _without_times(each) for key, each in value.items() if key not in _TIME_KEYS}
     if isinstance(value, list | tuple):
-        return [_lasting(each) for each in value]
+        return [_without_times(each) for each in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)

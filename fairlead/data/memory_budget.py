@@ -10,7 +10,7 @@ VARIABLE = "FAIRLEAD_MEMORY"
 """Bytes that a worker was given; the platform sets it, as a sandbox shows no control groups."""
 
 MIB = 1 << 20
-_READING, _SPOOL = 512 * MIB, 1 << 30  # more of it gains nothing
+_MOST_READING, _MOST_SPOOL = 512 * MIB, 1 << 30  # more of it gains nothing
 
 
 def memory_budget(
@@ -20,17 +20,17 @@ def memory_budget(
     told = (os.environ if environment is None else environment).get(VARIABLE, "")
     limits = [int(told)] if told.isdecimal() else []
     limits += _group_limits(proc, groups)
-    return min(limits, default=_free(proc) // 4)
+    return min(limits, default=_available_bytes(proc) // 4)
 
 
 def reading_bytes() -> int:
     """What readers hold at a time, unless they are told otherwise."""
-    return max(8 * MIB, min(_READING, memory_budget() // 8))
+    return max(8 * MIB, min(_MOST_READING, memory_budget() // 8))
 
 
 def spool_bytes() -> int:
     """What was read and is kept for the next pass, unless it is told otherwise."""
-    return max(8 * MIB, min(_SPOOL, memory_budget() // 4))
+    return max(8 * MIB, min(_MOST_SPOOL, memory_budget() // 4))
 
 
 def _group_limits(proc: Path, groups: Path) -> list[int]:
@@ -50,7 +50,7 @@ def _group_limits(proc: Path, groups: Path) -> list[int]:
     return found
 
 
-def _free(proc: Path) -> int:
+def _available_bytes(proc: Path) -> int:
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = (proc / "meminfo").read_text().splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))

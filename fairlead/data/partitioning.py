@@ -53,7 +53,7 @@ def partition(
     worker the same mix of them, ``length`` about the same sum of them, alike ones together. ``values`` has one entry
     for each sample of the whole data set. After a resize deal ``deal.rest(seen)`` to the new workers.
     """
-    known = _known(samples)
+    known = _sample_ids(samples)
     for name, number in (("seed", seed), ("epoch", epoch)):
         if not isinstance(number, int | np.integer):
             raise InvalidSpec(f"{number!r} is no whole number", field=name, value=number, fix="use 0, 1, ...")
@@ -63,13 +63,13 @@ def partition(
         return Partitioning(order, _cuts(len(order), shares))
     if values is None:
         raise InvalidSpec(f"{how} needs a value for every sample", field="values", fix="give the column to deal by")
-    chosen = _values(values, known, how, whole=isinstance(samples, int | np.integer))[order]
+    chosen = _checked_values(values, known, how, whole=isinstance(samples, int | np.integer))[order]
     if how == "label":
-        return Partitioning(order[_mixed(chosen)], _cuts(len(order), shares))
-    return _together(order, chosen, shares) if how == "key" else _alike(order, chosen, shares, seed, epoch)
+        return Partitioning(order[_stratified_order(chosen)], _cuts(len(order), shares))
+    return _by_key(order, chosen, shares) if how == "key" else _by_length(order, chosen, shares, seed, epoch)
 
 
-def _known(samples: int | Array) -> Array:
+def _sample_ids(samples: int | Array) -> Array:
     if not isinstance(samples, int | np.integer):
         return np.asarray(samples)
     if samples < 0:
@@ -77,7 +77,7 @@ def _known(samples: int | Array) -> Array:
     return np.arange(samples)
 
 
-def _values(values: Any, known: Array, how: str, *, whole: bool) -> Array:
+def _checked_values(values: Any, known: Array, how: str, *, whole: bool) -> Array:
     """One value for each sample of the whole data set, which can be compared with the others."""
     found = np.asarray(values)
     needed = int(known.max()) + 1 if len(known) else 0
@@ -114,7 +114,7 @@ def _cuts(total: int, shares: Array) -> tuple[int, ...]:
     return (0, *(round(total * float(end / ends[-1])) for end in ends))
 
 
-def _mixed(labels: Array) -> Array:
+def _stratified_order(labels: Array) -> Array:
     """An order in which every stretch has about the same mix of labels: each label spread evenly over all of it."""
     _, codes = np.unique(labels, return_inverse=True)
     by_label = np.argsort(codes, kind="stable")
@@ -125,7 +125,7 @@ def _mixed(labels: Array) -> Array:
     return np.argsort(spread, kind="stable")
 
 
-def _together(order: Array, keys: Array, shares: Array) -> Partitioning:
+def _by_key(order: Array, keys: Array, shares: Array) -> Partitioning:
     """All samples of a key with one worker, the largest keys first, each to who lacks most of its share."""
     _, first, codes, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     owner, load = np.zeros(len(counts), np.int64), np.zeros(len(shares))
@@ -139,17 +139,17 @@ def _together(order: Array, keys: Array, shares: Array) -> Partitioning:
     return Partitioning(order[np.argsort(workers, kind="stable")], (0, *cuts.tolist()))
 
 
-def _alike(order: Array, lengths: Array, shares: Array, seed: int, epoch: int) -> Partitioning:
+def _by_length(order: Array, lengths: Array, shares: Array, seed: int, epoch: int) -> Partitioning:
     """About the same work for everybody (for their share), samples of like length next to each other."""
     by_length = np.argsort(lengths, kind="stable")
-    turn = _turns(len(order), shares)
+    turn = _worker_turns(len(order), shares)
     owned = [by_length[turn == worker] for worker in range(len(shares))]  # each in the order of length
     cuts = np.cumsum([len(each) for each in owned])
     mixed = [_shuffled_runs(each, _generator(seed, epoch, worker + 1)) for worker, each in enumerate(owned)]
     return Partitioning(order[np.concatenate(mixed)] if mixed else order, (0, *cuts.tolist()))
 
 
-def _turns(total: int, shares: Array) -> Array:
+def _worker_turns(total: int, shares: Array) -> Array:
     """Whose turn it is, as often as the shares say and back and forth, so that nobody always gets the longer one."""
     spread = [(np.arange(round(total * share) + 2) + 0.5) / max(share, 1e-12) for share in shares]
     turns = np.concatenate([np.full(len(each), worker) for worker, each in enumerate(spread)])

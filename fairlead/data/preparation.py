@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from fairlead.data.column_buffers import ContentHash, Put, empty_columns, key_range, land, row_bytes, write
+from fairlead.data.column_buffers import (
+    ContentHash,
+    PutBlock,
+    empty_columns,
+    key_range,
+    put_block,
+    row_bytes,
+    write_rows,
+)
 from fairlead.data.errors import BadData
-from fairlead.data.manifest import BlockRef, Column, FlaggedRows, Manifest, RowPolicy, said, version_of
+from fairlead.data.manifest import BlockRef, Column, FlaggedRows, Manifest, RowPolicy, schema_types, version_of
 from fairlead.data.recipes.batch_columns import Array, Frame
 from fairlead.data.recipes.recipe import FittedRecipe
-from fairlead.data.spool import BatchSource, Spool, in_order, threads
+from fairlead.data.spool import BatchSource, Spool
+from fairlead.data.thread_map import map_in_order, thread_count
 from fairlead.data.train_test_split import Part
 from fairlead.errors import InvalidSpec
 
@@ -29,15 +38,15 @@ BLOCK_BYTES = 256 << 20
 
 DIRECT_BYTES = 1 << 30
 """Of a block that is computed in the grid itself, so that nothing is held for it."""
-FLAGGED_ROWS, FLAGGED_TOLD = 100_000, 1_000
-_UNDER_WAY = 8  # writes that may wait: as many batches are in memory
+FLAGGED_ROWS, FLAGGED_LISTED = 100_000, 1_000
+_PENDING_WRITES = 8  # writes that may wait: as many batches are in memory
 _BYTES_PER_S = 1e8  # at which blocks can be made again: what they are worth when room is needed
 
 
 def prepare(
     source: BatchSource,
     fitted: FittedRecipe,
-    put: Put | Grid,
+    put: PutBlock | Grid,
     *,
     name: str = "data",
     part: Part | None = None,
@@ -53,36 +62,40 @@ def prepare(
     """
     fitted.check(source.schema)
     if parent is not None:
-        _follows(parent, source, fitted)
-        part = _inherited(parent, part)
-    content = None if source.told_apart else ContentHash()
+        _check_same_recipe(parent, source, fitted)
+        part = _inherited_part(parent, part)
+    content = None if source.watermark_identifies_content else ContentHash()
     label = f"dataset/{name}@{secrets.token_hex(4)}"  # of this load: a version is known, and dropped, by its loads
-    run = _Run(fitted, put, label, parent.rows if parent else 0, key, content)
-    frames = in_order(lambda each: _frame(fitted, part, *each), _numbered(source, parent), threads(workers))
-    with ThreadPoolExecutor(threads(workers), thread_name_prefix="landing") as pool:
-        stream = _Stream(frames, pool)
-        run.land_all(stream, _expected(source, fitted, part, parent), block_bytes)
+    run = _BlockWriter(fitted, put, label, parent.rows if parent else 0, key, content)
+    frames = map_in_order(
+        lambda each: _prepared_frame(fitted, part, *each), _numbered_batches(source, parent), thread_count(workers)
+    )
+    with ThreadPoolExecutor(thread_count(workers), thread_name_prefix="prepare") as pool:
+        stream = _FrameStream(frames, pool)
+        run.write_all(stream, _expected_rows(source, fitted, part, parent), block_bytes)
     return _manifest(run, stream, source, fitted, name, part, parent)
 
 
-def _expected(source: BatchSource, fitted: FittedRecipe, part: Part | None, parent: Manifest | None) -> int | None:
+def _expected_rows(source: BatchSource, fitted: FittedRecipe, part: Part | None, parent: Manifest | None) -> int | None:
     """How many rows will come, where that can be known: they are then computed in the block itself."""
-    if source.rows is None or any(step.leaves_out for step in fitted.recipe.steps):
+    if source.rows is None or any(step.drops_rows for step in fitted.recipe.steps):
         return None
     return source.rows if part is None else part.count(parent.source_rows if parent else 0, source.rows)
 
 
-def _frame(fitted: FittedRecipe, part: Part | None, first: int, batch: pa.RecordBatch) -> tuple[Frame, Any, int]:
+def _prepared_frame(
+    fitted: FittedRecipe, part: Part | None, first: int, batch: pa.RecordBatch
+) -> tuple[Frame, Any, int]:
     rows, places = batch.num_rows, np.arange(first, first + batch.num_rows)
     if part is not None:
         mask = part.mask(first, batch)
         batch, places = batch.filter(pa.array(mask)), places[mask]
-    frame = fitted.run(batch, places)
-    strange = _strange(batch, places, frame) if frame.flagged else None
-    return frame, strange, rows
+    frame = fitted.replay(batch, places)
+    flagged_rows = _flagged_rows(batch, places, frame) if frame.flagged else None
+    return frame, flagged_rows, rows
 
 
-def _strange(batch: pa.RecordBatch, places: Array, frame: Frame) -> pa.RecordBatch:
+def _flagged_rows(batch: pa.RecordBatch, places: Array, frame: Frame) -> pa.RecordBatch:
     """The flagged rows as they came, with their numbers and scores."""
     chosen = np.flatnonzero(np.isin(places, list(frame.flagged)))
     rows = batch.take(pa.array(chosen))
@@ -91,14 +104,14 @@ def _strange(batch: pa.RecordBatch, places: Array, frame: Frame) -> pa.RecordBat
     return rows.append_column("source_row", pa.array(numbers, pa.int64())).append_column("score", scores)
 
 
-def _numbered(source: BatchSource, parent: Manifest | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _numbered_batches(source: BatchSource, parent: Manifest | None) -> Iterator[tuple[int, pa.RecordBatch]]:
     first = parent.source_rows if parent else 0
     for batch in source.batches():
         yield first, batch
         first += batch.num_rows
 
 
-class _Stream:
+class _FrameStream:
     """Frames one after the other, written by several threads to where they belong."""
 
     def __init__(self, frames: Iterator[tuple[Frame, pa.RecordBatch | None, int]], pool: ThreadPoolExecutor) -> None:
@@ -106,7 +119,7 @@ class _Stream:
         self._frame: Frame | None = None
         self._start = self.source_rows = 0
         self.flagged: dict[int, float] = {}
-        self.strange: list[pa.RecordBatch] = []
+        self.flagged_rows: list[pa.RecordBatch] = []
 
     def fill(self, columns: Mapping[str, Array], capacity: int) -> int:
         """Write as many rows as there is room for, or as there are; returns their number."""
@@ -116,9 +129,9 @@ class _Stream:
             if frame is None:
                 break
             stop = min(frame.rows, self._start + capacity - filled)
-            writes.append(self._pool.submit(write, frame, self._start, stop, columns, filled))
+            writes.append(self._pool.submit(write_rows, frame, self._start, stop, columns, filled))
             filled, self._start = filled + stop - self._start, stop
-            while len(writes) > _UNDER_WAY:
+            while len(writes) > _PENDING_WRITES:
                 writes.popleft().result()
         while writes:
             writes.popleft().result()
@@ -130,17 +143,17 @@ class _Stream:
             following = next(self._frames, None)
             if following is None:
                 return None
-            self._frame, strange, rows = following
+            self._frame, flagged_rows, rows = following
             self._start = 0
             self.source_rows += rows
             self.flagged |= self._frame.flagged
-            if strange is not None and sum(each.num_rows for each in self.strange) < FLAGGED_ROWS:
-                self.strange.append(strange)
+            if flagged_rows is not None and sum(each.num_rows for each in self.flagged_rows) < FLAGGED_ROWS:
+                self.flagged_rows.append(flagged_rows)
         return self._frame
 
 
 @dataclass
-class _Run:
+class _BlockWriter:
     """Block after block, until nothing comes any more."""
 
     fitted: FittedRecipe
@@ -152,58 +165,58 @@ class _Run:
     blocks: list[BlockRef] = field(default_factory=list)
     rows: int = 0
 
-    def land_all(self, stream: _Stream, expected: int | None, block_bytes: int | None) -> None:
+    def write_all(self, stream: _FrameStream, expected: int | None, block_bytes: int | None) -> None:
         each = row_bytes(self.fitted.outputs)
         direct = expected is not None and hasattr(self.put, "make_tensors")
         capacity = max(1, (block_bytes or (DIRECT_BYTES if direct else BLOCK_BYTES)) // each)
         while expected is None or self.rows < expected:
             rows = capacity if expected is None else min(capacity, expected - self.rows)
-            if not (self._directly(stream, rows) if direct else self._by_hand(stream, rows)):
+            if not (self._write_in_grid(stream, rows) if direct else self._write_buffered(stream, rows)):
                 break
         if stream.current() is not None:
-            raise _changed("more")
+            raise _row_count_changed("more")
 
-    def _directly(self, stream: _Stream, rows: int) -> bool:
+    def _write_in_grid(self, stream: _FrameStream, rows: int) -> bool:
         """Computed where it will lie: nothing is held, and nothing is copied."""
         keys: list[Any] = []
 
         def fill(columns: dict[str, Array]) -> None:
             if stream.fill(columns, rows) != rows:
-                raise _changed("fewer")
-            keys.append(self._seen(columns, rows))
+                raise _row_count_changed("fewer")
+            keys.append(self._key_range(columns, rows))
 
         shapes = {each.name: (each.dtype, (rows, *each.shape)) for each in self.fitted.outputs}
         size = rows * row_bytes(self.fitted.outputs)
         block = self.put.make_tensors(shapes, fill, label=self.label, cost_s=size / _BYTES_PER_S)
-        self._note(str(block), rows, keys[0])
+        self._record_block(str(block), rows, keys[0])
         return True
 
-    def _by_hand(self, stream: _Stream, rows: int) -> bool:
+    def _write_buffered(self, stream: _FrameStream, rows: int) -> bool:
         columns = empty_columns(self.fitted.outputs, rows)
         filled = stream.fill(columns, rows)
         if filled:
             size = filled * row_bytes(self.fitted.outputs)
-            block = land(columns, filled, self.put, self.label, size / _BYTES_PER_S)
-            self._note(block, filled, self._seen(columns, filled))
+            block = put_block(columns, filled, self.put, self.label, size / _BYTES_PER_S)
+            self._record_block(block, filled, self._key_range(columns, filled))
         return filled == rows
 
-    def _seen(self, columns: Mapping[str, Array], rows: int) -> list[Any] | None:
+    def _key_range(self, columns: Mapping[str, Array], rows: int) -> list[Any] | None:
         """Looked at once more while they are warm: the range of their keys."""
         if self.content is not None:
             self.content.add(columns, rows)
         return key_range(columns, rows, self.key)
 
-    def _note(self, block: str, rows: int, keys: list[Any] | None) -> None:
+    def _record_block(self, block: str, rows: int, keys: list[Any] | None) -> None:
         size = rows * row_bytes(self.fitted.outputs)
         self.blocks.append(BlockRef(block, self.before + self.rows, rows, size, keys=keys))
         self.rows += rows
 
 
-def _changed(how: str) -> BadData:
+def _row_count_changed(how: str) -> BadData:
     return BadData("the source", f"has {how} rows than it said", fix="it changed while it was read: do it again")
 
 
-def _follows(parent: Manifest, source: BatchSource, fitted: FittedRecipe) -> None:
+def _check_same_recipe(parent: Manifest, source: BatchSource, fitted: FittedRecipe) -> None:
     parent.check(source.schema)
     if parent.recipe != fitted.hash:
         raise InvalidSpec(f"was fitted anew ({fitted.hash[:12]}), {parent.name}@{parent.version} was prepared with "
@@ -211,7 +224,7 @@ def _follows(parent: Manifest, source: BatchSource, fitted: FittedRecipe) -> Non
                           fix="append with the recipe of the parent, or prepare a new data set")  # fmt: skip
 
 
-def _inherited(parent: Manifest, part: Part | None) -> Part | None:
+def _inherited_part(parent: Manifest, part: Part | None) -> Part | None:
     """The part of the rows that the parent has, which is the child's as well."""
     policy = parent.policy
     own = None if policy.part is None else Part(policy.part[0], policy.part[1], policy.part_seed, policy.part_key)
@@ -221,16 +234,18 @@ def _inherited(parent: Manifest, part: Part | None) -> Part | None:
     return own
 
 
-def _manifest(run: _Run, stream: _Stream, source: BatchSource, fitted: FittedRecipe, name: str, part: Part | None,
-              parent: Manifest | None) -> Manifest:  # fmt: skip
-    drops = any(step.leaves_out for step in fitted.recipe.steps)
+def _manifest(
+    run: _BlockWriter, stream: _FrameStream, source: BatchSource, fitted: FittedRecipe, name: str, part: Part | None,
+    parent: Manifest | None,
+) -> Manifest:  # fmt: skip
+    drops = any(step.drops_rows for step in fitted.recipe.steps)
     policy = RowPolicy([part.begin, part.end] if part else None, part.seed if part else 0, part.key if part else None,
                        "drop" if drops else "keep")  # fmt: skip
     watermark = source.watermark
-    told = sorted(stream.flagged.items())[:FLAGGED_TOLD]
-    kept = [FlaggedRows(len(stream.flagged), told, _kept_apart(run, stream))] if stream.flagged else []
+    told = sorted(stream.flagged.items())[:FLAGGED_LISTED]
+    kept = [FlaggedRows(len(stream.flagged), told, _put_flagged_rows(run, stream))] if stream.flagged else []
     made_from = {
-        "name": name, "recipe": fitted.hash, "source": said(source.schema), "watermark": watermark,
+        "name": name, "recipe": fitted.hash, "source": schema_types(source.schema), "watermark": watermark,
         "rows": run.rows, "parent": parent.version if parent else None, "policy": [policy.part, policy.part_seed],
         "blocks": [],
     }  # fmt: skip
@@ -239,7 +254,7 @@ def _manifest(run: _Run, stream: _Stream, source: BatchSource, fitted: FittedRec
     if run.content is not None:
         made_from["content"] = run.content.digest()
     return Manifest(
-        name=name, version=version_of(made_from), source_schema=said(source.schema), recipe=fitted.hash,
+        name=name, version=version_of(made_from), source_schema=schema_types(source.schema), recipe=fitted.hash,
         schema=[Column(each.name, each.dtype, list(each.shape), list(each.labels)) for each in fitted.outputs],
         rows=run.before + run.rows, blocks=[*(parent.blocks if parent else []), *run.blocks], watermark=watermark,
         policy=policy, parent=parent.version if parent else None, target=fitted.recipe.target,
@@ -249,15 +264,15 @@ def _manifest(run: _Run, stream: _Stream, source: BatchSource, fitted: FittedRec
     )  # fmt: skip
 
 
-def _kept_apart(run: _Run, stream: _Stream) -> str | None:
+def _put_flagged_rows(run: _BlockWriter, stream: _FrameStream) -> str | None:
     """The flagged rows as a block of their own, for whoever looks into them."""
-    table = pa.Table.from_batches(stream.strange).slice(0, FLAGGED_ROWS).combine_chunks()
+    table = pa.Table.from_batches(stream.flagged_rows).slice(0, FLAGGED_ROWS).combine_chunks()
     if hasattr(run.put, "put_table"):
         return str(run.put.put_table(table, label=f"{run.label}/flagged"))
     return str(run.put(table.to_batches()[0]))
 
 
-def refine(source: BatchSource, recipe: Any, put: Put | Grid, *, part: Part | None = None,
+def fit_and_prepare(source: BatchSource, recipe: Any, put: PutBlock | Grid, *, part: Part | None = None,
            memory_bytes: int | None = None,
            **how: Any) -> tuple[FittedRecipe, Manifest]:  # fmt: skip
     """Read once, fit on the training part, prepare: what a person means by loading a data set."""

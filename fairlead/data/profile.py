@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 
 from fairlead.data.errors import BadData
 from fairlead.data.reading import read
-from fairlead.data.sampling import WORD, Counts, RowSample
+from fairlead.data.sampling import PREFIX_LENGTH, DistinctCounts, RowSample
 from fairlead.data.source import Source
 
 _TOP = 3
 _WIDENINGS = 50
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-_STAND_INS = frozenset({"?", "-", "--", "none", "unknown", "select", "n/a", "na", "missing", "null", "undefined"})
-_PROSE = 50  # letters from which on a text is read rather than looked up
-_SOME = 20  # rows below which nothing is peculiar
+_PLACEHOLDERS = frozenset({"?", "-", "--", "none", "unknown", "select", "n/a", "na", "missing", "null", "undefined"})
+_PROSE_LENGTH = 50  # letters from which on a text is read rather than looked up
+_FEWEST_ROWS = 20  # rows below which nothing is peculiar
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ def describe(given: Any, **how: Any) -> Profile:
 def _profile(source: Source, noted: list[str]) -> Profile:
     import duckdb
 
-    counts = {f.name: Counts() for f in source.schema if not pa.types.is_nested(f.type)}
+    counts = {f.name: DistinctCounts() for f in source.schema if not pa.types.is_nested(f.type)}
     schema = _without_zones(source.schema)
     sample = RowSample(schema)
-    questions = [question for f in source.schema for question in _questions(f)]
+    questions = [question for f in source.schema for question in _duckdb_aggregates(f)]
     settings: dict[str, Any] = {"memory_limit": "512MB", "threads": "2", "preserve_insertion_order": "false"}
     with duckdb.connect(":memory:", False, settings) as database:
         failed: list[BadData] = []
-        watched = pa.RecordBatchReader.from_batches(schema, _watched(source, schema, counts, sample, failed))
+        watched = pa.RecordBatchReader.from_batches(schema, _counted_batches(source, schema, counts, sample, failed))
         database.register("source", watched)
         asked = ", ".join(["count(*)", *(f"{text} AS q{place}" for place, (_, _, text) in enumerate(questions))])
         row = database.sql(f"SELECT {asked} FROM source").fetchall()[0]
@@ -107,8 +107,8 @@ def _without_zones(schema: pa.Schema) -> pa.Schema:
     return pa.schema(plain, schema.metadata) if zoned else schema
 
 
-def _watched(
-    source: Source, schema: pa.Schema, counts: dict[str, Counts], sample: RowSample, failed: list[BadData]
+def _counted_batches(
+    source: Source, schema: pa.Schema, counts: dict[str, DistinctCounts], sample: RowSample, failed: list[BadData]
 ) -> Iterator[pa.RecordBatch]:
     """Batches on their way to DuckDB. A refusal ends them quietly and is raised behind it, as it was."""
     try:
@@ -122,14 +122,14 @@ def _watched(
         failed.append(error)
 
 
-def _questions(f: pa.Field) -> Iterator[tuple[str, str, str]]:
+def _duckdb_aggregates(f: pa.Field) -> Iterator[tuple[str, str, str]]:
     """What DuckDB is asked about a column: (column, what, SQL)."""
     name = '"' + f.name.replace('"', '""') + '"'
     yield f.name, "set", f"count({name})"
     if pa.types.is_nested(f.type) or pa.types.is_binary(f.type):
         return
     text = pa.types.is_string(f.type) or pa.types.is_large_string(f.type)
-    value = f"left({name}, {WORD})" if text else name
+    value = f"left({name}, {PREFIX_LENGTH})" if text else name
     yield f.name, "distinct", f"approx_count_distinct({name})"
     yield f.name, "min", f"min({value})"
     yield f.name, "max", f"max({value})"
@@ -147,11 +147,11 @@ def _questions(f: pa.Field) -> Iterator[tuple[str, str, str]]:
 
 
 def _column(
-    f: pa.Field, found: dict[str, Any], counts: Counts | None, drawn: pa.Table | None, rows: int
+    f: pa.Field, found: dict[str, Any], counts: DistinctCounts | None, drawn: pa.Table | None, rows: int
 ) -> ColumnProfile:
     exact = counts is not None and counts.exact
     seen = drawn.column(f.name) if drawn is not None and f.name in drawn.column_names else None
-    top, distinct = _most(seen, rows) if not exact else (), found.get("distinct")
+    top, distinct = _frequent_values(seen, rows) if not exact else (), found.get("distinct")
     if counts is not None and exact:
         present = Counter({value: count for value, count in counts.values.items() if value is not None})
         top, distinct = tuple(present.most_common(_TOP)), len(present)
@@ -163,7 +163,7 @@ def _column(
     )  # fmt: skip
 
 
-def _most(seen: pa.ChunkedArray | None, rows: int) -> tuple[tuple[Any, int], ...]:
+def _frequent_values(seen: pa.ChunkedArray | None, rows: int) -> tuple[tuple[Any, int], ...]:
     """The most frequent values of a sample that come up often enough to say something about all rows."""
     if seen is None or not len(seen):
         return ()
@@ -201,7 +201,7 @@ def _column_anomalies(column: ColumnProfile, rows: int) -> Iterator[str]:
         yield f"is the same in all rows that have it: {_short(column.top[0][0])}"
     if column.length is not None:
         yield from _text_anomalies(column, present)
-    if rows > _SOME and _is_key(column, present):
+    if rows > _FEWEST_ROWS and _is_key(column, present):
         yield "is different in every row: an identifier rather than a feature"
     if column.strange:
         yield f"{column.strange:,} values are infinite or no number"
@@ -215,13 +215,13 @@ def _text_anomalies(column: ColumnProfile, present: int) -> Iterator[str]:
     if column.padded:
         yield f"{column.padded:,} values have blanks around them"
     for value, count in column.top:
-        if str(value).strip().lower() in _STAND_INS:
+        if str(value).strip().lower() in _PLACEHOLDERS:
             often = f" ({count:,} rows)" if count else ""
             yield f"{_short(value)} seems to stand for a missing value{often}"
 
 
 def _is_key(column: ColumnProfile, present: int) -> bool:
-    if column.length is not None and column.length > _PROSE:
+    if column.length is not None and column.length > _PROSE_LENGTH:
         return False
     if column.distinct is None or column.type in ("double", "float", "halffloat", "bool"):
         return False

@@ -12,18 +12,18 @@ import pyarrow as pa
 
 from fairlead.data import watermarks
 from fairlead.data.errors import BadData
-from fairlead.data.file_discovery import FoundFiles, find
+from fairlead.data.file_discovery import FoundFiles, find_files
 from fairlead.data.memory_budget import reading_bytes
 from fairlead.data.options import MIB, Options
 from fairlead.data.readers import arrays, csv, images, json_lines, parquet, recorded, sql, texts
-from fairlead.data.readers.streams import locate, packing
-from fairlead.data.schema import agree, settled
+from fairlead.data.readers.streams import compression_of, split_archive_path
+from fairlead.data.schema import check_same_columns, with_declared_types
 from fairlead.data.source import Batches, Source, sliced
 from fairlead.data.watermarks import Span
 from fairlead.errors import InvalidSpec
 
-Each = Callable[[Span], Batches]
-_LEAST = {
+ReadSpan = Callable[[Span], Batches]
+_MINIMA = {
     "batch_rows": 1,
     "memory_bytes": MIB,
     "cell_bytes": 1,
@@ -52,14 +52,14 @@ def read(
         return sql.source(source, options)
     if not isinstance(source, str | Path) and (made := _in_memory(source, options)) is not None:
         return made
-    found = find(source, format)
+    found = find_files(source, format)
     if found.format == "database":
         return sql.source(found.name, options)
     return _READERS[found.format](found, options)
 
 
 def _check(options: Options) -> None:
-    for name, least in _LEAST.items():
+    for name, least in _MINIMA.items():
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise InvalidSpec(f"{value!r} is no whole number of {least:,} or more", field=name, value=value,
@@ -76,32 +76,38 @@ def _in_memory(given: Any, options: Options) -> Source | None:
         given = pa.Table.from_batches([given])
     if hasattr(given, "__arrow_c_stream__"):  # Polars, pandas, DuckDB, PyArrow itself
         table = pa.table(given)
-        table = table.cast(settled("memory", table.schema, options.schema)) if options.schema is not None else table
-        start = partial(_of_table, table, options)
-        return Source("memory", "arrow", table.schema, start, dict, table.num_rows, told_apart=False)
+        table = (
+            table.cast(with_declared_types("memory", table.schema, options.schema))
+            if options.schema is not None
+            else table
+        )
+        start = partial(_table_batches, table, options)
+        return Source("memory", "arrow", table.schema, start, dict, table.num_rows, watermark_identifies_content=False)
     held = arrays.in_memory(given)
-    return None if held is None else _of_arrays(held, options)
+    return None if held is None else _array_source(held, options)
 
 
-def _of_table(table: pa.Table, options: Options) -> Batches:
+def _table_batches(table: pa.Table, options: Options) -> Batches:
     for batch in table.to_batches(max_chunksize=options.batch_rows):
         yield from sliced(batch, options.batch_rows)
 
 
-def _of_arrays(held: arrays.Arrays, options: Options) -> Source:
+def _array_source(held: arrays.Arrays, options: Options) -> Source:
     schema = arrays.schema_of("memory", held)
     start = partial(arrays.batches, held, schema, options)
-    return Source("memory", "arrays", schema, start, dict, arrays.rows_of(held), told_apart=False)
+    return Source("memory", "arrays", schema, start, dict, arrays.rows_of(held), watermark_identifies_content=False)
 
 
-def _files(found: FoundFiles, options: Options, schema: pa.Schema, each: Each, *, grows: bool = False) -> Source:
+def _file_source(
+    found: FoundFiles, options: Options, schema: pa.Schema, each: ReadSpan, *, grows: bool = False
+) -> Source:
     """A source over files, one after the other, of which only what is new counts."""
-    every, fresh = watermarks.spans(found.files, options.after, grows=grows)
-    mark = partial(watermarks.mark, every, options.after)
-    return Source(found.name, found.format, schema, partial(_chained, fresh, each), mark)
+    every, fresh = watermarks.file_spans(found.files, options.after, grows=grows)
+    mark = partial(watermarks.file_watermark, every, options.after)
+    return Source(found.name, found.format, schema, partial(_batches_of_spans, fresh, each), mark)
 
 
-def _chained(fresh: Sequence[Span], each: Each) -> Batches:
+def _batches_of_spans(fresh: Sequence[Span], each: ReadSpan) -> Batches:
     for span in fresh:
         try:
             yield from each(span)
@@ -114,87 +120,91 @@ def _windowed(options: Options, span: Span) -> Options:
     return replace(options, window=(span.start, span.stop))
 
 
-def _plain(found: FoundFiles) -> bool:
-    return all(locate(path)[1] is None and packing(path) is None for path in found.files)
+def _is_uncompressed(found: FoundFiles) -> bool:
+    return all(split_archive_path(path)[1] is None and compression_of(path) is None for path in found.files)
 
 
-def _separated(found: FoundFiles, options: Options) -> Source:
-    names = recorded.known_names(found.files[0])
-    dialect, inferred = csv.look(found.files[0], options, names)
-    schema = settled(found.files[0], inferred, options.schema)
+def _read_csv(found: FoundFiles, options: Options) -> Source:
+    names = recorded.known_column_names(found.files[0])
+    dialect, inferred = csv.inspect(found.files[0], options, names)
+    schema = with_declared_types(found.files[0], inferred, options.schema)
 
     def each(span: Span) -> Batches:
         own = dialect
         if span.path != found.files[0]:
             unnamed = None if dialect.header else dialect.names
-            own, _ = csv.look(span.path, replace(options, columns=unnamed), names)
-            agree(span.path, schema, list(own.names), found.files[0])
+            own, _ = csv.inspect(span.path, replace(options, columns=unnamed), names)
+            check_same_columns(span.path, schema, list(own.names), found.files[0])
         return csv.batches(span.path, own, schema, _windowed(options, span))
 
-    return _files(found, options, schema, each, grows=_plain(found))
+    return _file_source(found, options, schema, each, grows=_is_uncompressed(found))
 
 
-def _documents(found: FoundFiles, options: Options) -> Source:
-    schema = settled(found.files[0], json_lines.look(found.files[0], options), options.schema)
+def _read_json_lines(found: FoundFiles, options: Options) -> Source:
+    schema = with_declared_types(found.files[0], json_lines.inspect(found.files[0], options), options.schema)
     each = lambda span: json_lines.batches(span.path, schema, _windowed(options, span))  # noqa: E731
-    return _files(found, options, schema, each, grows=_plain(found))
+    return _file_source(found, options, schema, each, grows=_is_uncompressed(found))
 
 
-def _lines(found: FoundFiles, options: Options) -> Source:
+def _read_text(found: FoundFiles, options: Options) -> Source:
     each = lambda span: texts.line_batches(span.path, _windowed(options, span))  # noqa: E731
-    return _files(found, options, texts.LINES, each, grows=_plain(found))
+    return _file_source(found, options, texts.LINES, each, grows=_is_uncompressed(found))
 
 
-def _columnar(found: FoundFiles, options: Options) -> Source:
-    looks = [parquet.look(path, options) for path in found.files]
-    schema = settled(found.files[0], looks[0][0], options.schema)
+def _read_parquet(found: FoundFiles, options: Options) -> Source:
+    looks = [parquet.inspect(path, options) for path in found.files]
+    schema = with_declared_types(found.files[0], looks[0][0], options.schema)
     for path, (own, _) in zip(found.files[1:], looks[1:], strict=True):
-        agree(path, schema, own.names, found.files[0])
-    made = _files(found, options, schema, lambda span: parquet.batches(span.path, schema, options))
+        check_same_columns(path, schema, own.names, found.files[0])
+    made = _file_source(found, options, schema, lambda span: parquet.batches(span.path, schema, options))
     return made if options.after else replace(made, rows=sum(rows for _, rows in looks))
 
 
-def _arrays(found: FoundFiles, options: Options) -> Source:
+def _read_arrays(found: FoundFiles, options: Options) -> Source:
     """Files of the same arrays, one after the other; the first is kept open, the others come when it is their turn."""
-    first, held = found.files[0], arrays.opened(found.files[0], options)
+    first, held = found.files[0], arrays.open_arrays(found.files[0], options)
     schema = arrays.schema_of(first, held)
     rows = {first: arrays.rows_of(held)}
     for path in found.files[1:]:
-        own = arrays.opened(path, options)
-        arrays.agree(path, schema, arrays.schema_of(path, own), first)
+        own = arrays.open_arrays(path, options)
+        arrays.check_same_arrays(path, schema, arrays.schema_of(path, own), first)
         rows[path] = arrays.rows_of(own)
 
     def each(span: Span) -> Batches:
-        own = held if span.path == first else arrays.opened(span.path, options)
+        own = held if span.path == first else arrays.open_arrays(span.path, options)
         return arrays.batches(own, schema, options)
 
-    _, fresh = watermarks.spans(found.files, options.after, grows=False)
-    return replace(_files(found, options, schema, each), rows=sum(rows[span.path] for span in fresh))
+    _, fresh = watermarks.file_spans(found.files, options.after, grows=False)
+    return replace(_file_source(found, options, schema, each), rows=sum(rows[span.path] for span in fresh))
 
 
-def _compact(found: FoundFiles, options: Options) -> Source:
-    return _files(found, options, recorded.PICTURES, lambda span: recorded.batches(span.path, options))
+def _read_cifar10(found: FoundFiles, options: Options) -> Source:
+    return _file_source(found, options, recorded.CIFAR10_SCHEMA, lambda span: recorded.batches(span.path, options))
 
 
-def _documents_in_folders(found: FoundFiles, options: Options) -> Source:
-    return _folder(found, options, texts.LABELLED, partial(texts.folder_batches, options=options))
+def _read_text_folders(found: FoundFiles, options: Options) -> Source:
+    return _folder_source(found, options, texts.LABELLED, partial(texts.folder_batches, options=options))
 
 
-def _pictures_in_folders(found: FoundFiles, options: Options) -> Source:
-    schema, size = images.look(found.files, options)
-    return _folder(found, options, schema, partial(images.batches, schema=schema, size=size, options=options))
+def _read_image_folders(found: FoundFiles, options: Options) -> Source:
+    schema, size = images.inspect(found.files, options)
+    return _folder_source(found, options, schema, partial(images.batches, schema=schema, size=size, options=options))
 
 
-def _folder(found: FoundFiles, options: Options, schema: pa.Schema, all_of: Callable[[list[Path]], Batches]) -> Source:
-    every, fresh = watermarks.spans(found.files, options.after, grows=False)
+def _folder_source(
+    found: FoundFiles, options: Options, schema: pa.Schema, all_of: Callable[[list[Path]], Batches]
+) -> Source:
+    every, fresh = watermarks.file_spans(found.files, options.after, grows=False)
 
     def start() -> Iterator[pa.RecordBatch]:
         return all_of([span.path for span in fresh])
 
-    return Source(found.name, found.format, schema, start, partial(watermarks.mark, every, options.after), len(fresh))
+    return Source(
+        found.name, found.format, schema, start, partial(watermarks.file_watermark, every, options.after), len(fresh)
+    )
 
 
 _READERS: dict[str, Callable[[FoundFiles, Options], Source]] = {
-    "csv": _separated, "json": _documents, "text": _lines, "parquet": _columnar, "arrays": _arrays,
-    "cifar10": _compact, "texts": _documents_in_folders, "images": _pictures_in_folders,
+    "csv": _read_csv, "json": _read_json_lines, "text": _read_text, "parquet": _read_parquet, "arrays": _read_arrays,
+    "cifar10": _read_cifar10, "texts": _read_text_folders, "images": _read_image_folders,
 }  # fmt: skip

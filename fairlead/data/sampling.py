@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 EXACT = 1_000  # values of a column that are counted one by one
 ROWS = 20_000
-WORD = 60  # letters of a text by which it is told from others
+PREFIX_LENGTH = 60  # letters of a text by which it is told from others
 
 
 @dataclass(slots=True)
-class Counts:
+class DistinctCounts:
     """Values of one column, until there are too many of them to be kept."""
 
     values: Counter[Any] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class RowSample:
         if not len(chosen) or not self._columns:
             return
         rows = pa.Table.from_batches([batch.select(self._columns).take(pa.array(chosen))])
-        self._kept.append((keys[chosen], _cut(rows)))
+        self._kept.append((keys[chosen], _shortened(rows)))
         self._rows += len(chosen)
         if self._rows > 2 * ROWS:
             self._prune()
@@ -73,10 +73,10 @@ class RowSample:
         return self._kept[0][1]
 
 
-def _cut(rows: pa.Table) -> pa.Table:
+def _shortened(rows: pa.Table) -> pa.Table:
     """Long texts by their beginning, so that a sample of them stays small."""
     columns = [
-        pc.utf8_slice_codeunits(column, 0, WORD) if pa.types.is_string(column.type) else column
+        pc.utf8_slice_codeunits(column, 0, PREFIX_LENGTH) if pa.types.is_string(column.type) else column
         for column in rows.columns
     ]
     return pa.table(columns, names=rows.column_names)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fairlead.data.errors import BadData
 from fairlead.errors import InvalidSpec
 
-_ALSO = {"float": "float64", "int": "int64", "str": "string", "text": "string", "boolean": "bool", "date": "date32"}
+_ALIASES = {"float": "float64", "int": "int64", "str": "string", "text": "string", "boolean": "bool", "date": "date32"}
 
 
 def type_of(column: str, name: Any) -> pa.DataType:
@@ -19,13 +19,13 @@ def type_of(column: str, name: Any) -> pa.DataType:
     if isinstance(name, pa.DataType):
         return name
     try:
-        return pa.type_for_alias(_ALSO.get(str(name), str(name)))
+        return pa.type_for_alias(_ALIASES.get(str(name), str(name)))
     except ValueError:
         fix = "write one such as int64, float32, string, bool, date32 or timestamp[us]"
         raise InvalidSpec(f"{name!r} is no type of a column", field=f"schema.{column}", fix=fix) from None
 
 
-def settled(file: object, inferred: pa.Schema, wanted: Any) -> pa.Schema:
+def with_declared_types(file: object, inferred: pa.Schema, wanted: Any) -> pa.Schema:
     """The schema that counts: what was inferred, with whatever the caller said in its place."""
     if wanted is None:
         return inferred
@@ -36,12 +36,12 @@ def settled(file: object, inferred: pa.Schema, wanted: Any) -> pa.Schema:
     else:
         raise InvalidSpec("is neither a pyarrow.Schema nor a mapping of column to type", field="schema")
     if missing := [name for name in said if name not in inferred.names]:
-        fix = f"it has {_some(inferred.names)}"
+        fix = f"it has {_first_names(inferred.names)}"
         raise BadData(file, "has no such column", column=missing[0], fix=fix)
     return pa.schema([pa.field(f.name, said.get(f.name, f.type), metadata=f.metadata) for f in inferred])
 
 
-def agree(file: object, schema: pa.Schema, names: list[str], first: object) -> None:
+def check_same_columns(file: object, schema: pa.Schema, names: list[str], first: object) -> None:
     """Every further file has the columns of the first one, in its order."""
     if names == schema.names:
         return
@@ -53,7 +53,7 @@ def agree(file: object, schema: pa.Schema, names: list[str], first: object) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SchemaChange:
     """One difference between two schemas, and whether rows of the new one still fit the old one."""
 
     column: str
@@ -61,24 +61,24 @@ class Change:
     fits: bool
 
 
-def changes(before: pa.Schema, after: pa.Schema) -> tuple[Change, ...]:
+def schema_changes(before: pa.Schema, after: pa.Schema) -> tuple[SchemaChange, ...]:
     """What a later load found different: added, lost, other types; in the order of the columns."""
     found = []
     for field in before:
         if field.name not in after.names:
-            found.append(Change(field.name, f"is gone (was {field.type})", False))
+            found.append(SchemaChange(field.name, f"is gone (was {field.type})", False))
         elif (now := after.field(field.name).type) != field.type:
-            found.append(Change(field.name, f"was {field.type}, is {now}", _widens(now, field.type)))
-    found += [Change(f.name, f"is new ({f.type})", False) for f in after if f.name not in before.names]
+            found.append(SchemaChange(field.name, f"was {field.type}, is {now}", _widens(now, field.type)))
+    found += [SchemaChange(f.name, f"is new ({f.type})", False) for f in after if f.name not in before.names]
     return tuple(found)
 
 
-def report(schema: pa.Schema) -> str:
+def schema_line(schema: pa.Schema) -> str:
     """One line that names every column with its type."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def plain(schema: pa.Schema) -> list[dict[str, Any]]:
+def schema_to_json(schema: pa.Schema) -> list[dict[str, Any]]:
     """A schema as values for JSON."""
     return [
         {"name": f.name, "type": str(f.type)}
@@ -94,5 +94,5 @@ def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     return bool(numbers and pa.types.is_floating(wide))
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

@@ -22,7 +22,9 @@ class Source:
     mark: Callable[[], dict[str, Any]]
     rows: int | None = None
     notes: tuple[str, ...] = ()  # what was noticed while the schema was inferred
-    told_apart: bool = True  # other content has another watermark, as hashes of files do; a query's text does not
+    watermark_identifies_content: bool = (
+        True  # other content has another watermark, as hashes of files do; a query's text does not
+    )
 
     def batches(self) -> Batches:
         """All rows from the first on, a batch at a time; each of them has exactly this source's schema."""

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from fairlead.data.memory_budget import spool_bytes
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 class BatchSource(Protocol):
@@ -30,7 +23,7 @@ class BatchSource(Protocol):
     def watermark(self) -> dict[str, Any]: ...
 
     @property
-    def told_apart(self) -> bool: ...
+    def watermark_identifies_content(self) -> bool: ...
 
     def batches(self) -> Iterator[pa.RecordBatch]: ...
 
@@ -58,8 +51,8 @@ class Spool:
         return self._source.watermark
 
     @property
-    def told_apart(self) -> bool:
-        return self._source.told_apart
+    def watermark_identifies_content(self) -> bool:
+        return self._source.watermark_identifies_content
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, from memory if they are there.
@@ -96,12 +89,12 @@ class Spool:
             yield place, first, batch
             first += batch.num_rows
 
-    def swap(self, place: int, batch: pa.RecordBatch) -> None:
+    def replace_batch(self, place: int, batch: pa.RecordBatch) -> None:
         """Keep a batch in another form, which costs whoever reads it again less."""
         if self._kept is not None and place < len(self._kept):
             self._kept[place] = batch
 
-    def peek(self) -> pa.RecordBatch | None:
+    def first_batch(self) -> pa.RecordBatch | None:
         """The first batch that has rows; whoever reads next does not read it again."""
         if self._kept is not None:
             return next((batch for batch in self._kept if batch.num_rows), None)
@@ -120,26 +113,3 @@ class Spool:
         (batch, following), self._first = self._first, None
         yield batch
         yield from following
-
-
-def threads(wanted: int | None) -> int:
-    """How many threads work at a time: as many as there are cores, up to 8."""
-    return max(1, wanted or min(8, len(os.sched_getaffinity(0))))
-
-
-def in_order(work: Callable[[A], B], items: Iterable[A], workers: int) -> Iterator[B]:
-    """What the work makes of each item, in their order, with only a few of them under way."""
-    if workers == 1:
-        yield from map(work, items)
-        return
-    feed = iter(items)
-    with ThreadPoolExecutor(workers, thread_name_prefix="recipe") as pool:
-        under_way: deque[Future[B]] = deque(pool.submit(work, item) for item in islice(feed, workers + 1))
-        try:
-            while under_way:
-                done = under_way.popleft().result()
-                under_way.extend(pool.submit(work, item) for item in islice(feed, 1))
-                yield done
-        finally:
-            for future in under_way:
-                future.cancel()

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from fairlead.data.recipes.batch_columns import Array
-from fairlead.data.recipes.statistics import scrambled
+from fairlead.data.recipes.statistics import splitmix64
 from fairlead.errors import InvalidSpec
 
-_AT_A_TIME = 1 << 20
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Part:
         if self.key is None:
             numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
         else:
-            numbers = _numbers_of(batch.column(self.key))
-        lots = _lots(numbers, self.seed)
+            numbers = _key_hashes(batch.column(self.key))
+        lots = _row_fractions(numbers, self.seed)
         return np.asarray((lots >= self.begin) & (lots < self.end))
 
     def count(self, first: int, rows: int) -> int | None:
@@ -42,8 +42,8 @@ class Part:
         if self.key is not None:
             return None
         total = 0
-        for begin in range(first, first + rows, _AT_A_TIME):
-            lots = _lots(np.arange(begin, min(begin + _AT_A_TIME, first + rows), dtype=np.uint64), self.seed)
+        for begin in range(first, first + rows, _CHUNK):
+            lots = _row_fractions(np.arange(begin, min(begin + _CHUNK, first + rows), dtype=np.uint64), self.seed)
             total += int(((lots >= self.begin) & (lots < self.end)).sum())
         return total
 
@@ -55,11 +55,11 @@ def split(train: float = 0.8, *, seed: int = 0, key: str | None = None) -> tuple
     return Part(0.0, train, seed, key), Part(train, 1.0, seed, key)
 
 
-def _lots(numbers: Array, seed: int) -> Array:
-    return np.asarray((scrambled(numbers, seed) >> np.uint64(11)).astype(np.float64) / float(1 << 53))
+def _row_fractions(numbers: Array, seed: int) -> Array:
+    return np.asarray((splitmix64(numbers, seed) >> np.uint64(11)).astype(np.float64) / float(1 << 53))
 
 
-def _numbers_of(column: Any) -> Array:
+def _key_hashes(column: Any) -> Array:
     coded = column if hasattr(column, "dictionary") else column.dictionary_encode()
     digests = [int.from_bytes(hashlib.blake2b(str(value).encode(), digest_size=8).digest(), "little")
                for value in coded.dictionary.to_pylist()]  # fmt: skip

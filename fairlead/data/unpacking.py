@@ -17,7 +17,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlead.data.dataset_origins import Origin
+from fairlead.data.dataset_origins import DatasetOrigin
 from fairlead.data.errors import BadData
 from fairlead.data.options import MIB
 
@@ -26,16 +26,16 @@ _REVIEWS = pa.schema([("id", pa.int32()), ("text", pa.string()), ("label", pa.in
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, KeyError)
 
 
-def _cifar10(origin: Origin, folder: Path, beside: Path) -> None:
+def _cifar10(origin: DatasetOrigin, folder: Path, beside: Path) -> None:
     with tarfile.open(folder / origin.downloads[0].name, "r:gz") as archive:
         for member in archive:
             name = Path(member.name).name
-            if member.isfile() and name in origin.contents and (file := archive.extractfile(member)) is not None:
+            if member.isfile() and name in origin.unpacked_files and (file := archive.extractfile(member)) is not None:
                 with (beside / name).open("wb") as target:
                     shutil.copyfileobj(file, target, MIB)
 
 
-def _bank(origin: Origin, folder: Path, beside: Path) -> None:
+def _bank(origin: DatasetOrigin, folder: Path, beside: Path) -> None:
     """The table lies in an archive, which lies in another one at some of the places it is published at."""
     with zipfile.ZipFile(folder / origin.downloads[0].name) as outer:
         if "bank-full.csv" in outer.namelist():
@@ -46,7 +46,7 @@ def _bank(origin: Origin, folder: Path, beside: Path) -> None:
     (beside / "bank-full.csv.gz").write_bytes(gzip.compress(table, mtime=0))
 
 
-def _imdb(origin: Origin, folder: Path, beside: Path) -> None:
+def _imdb(origin: DatasetOrigin, folder: Path, beside: Path) -> None:
     found: dict[str, list[tuple[int, str, int, int]]] = {"train": [], "test": []}
     with tarfile.open(folder / origin.downloads[0].name, "r|gz") as archive:
         for member in archive:
@@ -61,15 +61,15 @@ def _imdb(origin: Origin, folder: Path, beside: Path) -> None:
         pq.write_table(pa.table(arrays, schema=_REVIEWS), beside / f"imdb_{part}.parquet", compression="zstd")
 
 
-def _nothing(origin: Origin, folder: Path) -> None:
+def _keep_as_published(origin: DatasetOrigin, folder: Path) -> None:
     """It is read as it was published."""
 
 
-def _checked(unpack: Callable[[Origin, Path, Path], None]) -> Callable[[Origin, Path], None]:
+def _via_temporary_folder(unpack: Callable[[DatasetOrigin, Path, Path], None]) -> Callable[[DatasetOrigin, Path], None]:
     """Unpacked beside its place, so that what was cut off is never taken for the whole."""
 
-    def run(origin: Origin, folder: Path) -> None:
-        if all((folder / name).is_file() for name in origin.contents):
+    def run(origin: DatasetOrigin, folder: Path) -> None:
+        if all((folder / name).is_file() for name in origin.unpacked_files):
             return
         try:
             with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as beside:
@@ -84,6 +84,11 @@ def _checked(unpack: Callable[[Origin, Path, Path], None]) -> Callable[[Origin, 
     return run
 
 
-UNPACK: Mapping[str, Callable[[Origin, Path], None]] = MappingProxyType(
-    {"cifar10": _checked(_cifar10), "bank": _checked(_bank), "imdb": _checked(_imdb), "kdd99": _nothing}
+UNPACK: Mapping[str, Callable[[DatasetOrigin, Path], None]] = MappingProxyType(
+    {
+        "cifar10": _via_temporary_folder(_cifar10),
+        "bank": _via_temporary_folder(_bank),
+        "imdb": _via_temporary_folder(_imdb),
+        "kdd99": _keep_as_published,
+    }
 )

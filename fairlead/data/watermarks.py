@@ -10,9 +10,9 @@ from typing import Any
 
 from fairlead.data.errors import BadData
 from fairlead.data.options import MIB
-from fairlead.data.readers.streams import locate
+from fairlead.data.readers.streams import split_archive_path
 
-_ANEW = "load the data set anew: it is another version, not a later one"
+_RELOAD = "load the data set anew: it is another version, not a later one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +25,32 @@ class Span:
     mtime_ns: int
 
 
-def spans(files: Sequence[Path], after: Mapping[str, Any] | None, *, grows: bool) -> tuple[list[Span], list[Span]]:
+def file_spans(files: Sequence[Path], after: Mapping[str, Any] | None, *, grows: bool) -> tuple[list[Span], list[Span]]:
     """All files as they are now, and what of them is new. Only plain text can grow; other files come whole."""
     known = (after or {}).get("files", {})
     every, fresh = [], []
     for path in files:
-        state = locate(path)[0].stat()
+        state = split_archive_path(path)[0].stat()
         span = Span(path, 0, state.st_size, state.st_mtime_ns)
         every.append(span)
         past = known.get(str(path))
         if past is None:
             fresh.append(span)
-        elif (grown := _since(span, past, grows)) is not None:
+        elif (grown := _appended(span, past, grows)) is not None:
             fresh.append(grown)
     return every, fresh
 
 
-def _since(span: Span, past: Mapping[str, Any], grows: bool) -> Span | None:
+def _appended(span: Span, past: Mapping[str, Any], grows: bool) -> Span | None:
     size = int(past["size"])
     if (span.stop, span.mtime_ns) == (size, past["mtime_ns"]):
         return None
-    if span.stop < size or digest(span.path, size) != past["sha256"]:
-        raise BadData(span.path, "has changed in what was read earlier", fix=_ANEW)
+    if span.stop < size or prefix_sha256(span.path, size) != past["sha256"]:
+        raise BadData(span.path, "has changed in what was read earlier", fix=_RELOAD)
     if span.stop == size:
         return None
     if not grows or not _ends_a_line(span.path, size):
-        raise BadData(span.path, "has grown, but not by whole lines of plain text", fix=_ANEW)
+        raise BadData(span.path, "has grown, but not by whole lines of plain text", fix=_RELOAD)
     return Span(span.path, size, span.stop, span.mtime_ns)
 
 
@@ -60,19 +60,19 @@ def _ends_a_line(path: Path, size: int) -> bool:
         return file.read(1) in (b"\n", b"")
 
 
-def mark(every: Sequence[Span], after: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def file_watermark(every: Sequence[Span], after: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The watermark: files read now, and those of earlier that have been taken away since."""
     found = {
-        str(span.path): {"size": span.stop, "mtime_ns": span.mtime_ns, "sha256": digest(span.path, span.stop)}
+        str(span.path): {"size": span.stop, "mtime_ns": span.mtime_ns, "sha256": prefix_sha256(span.path, span.stop)}
         for span in every
     }
     return {"files": {**(after or {}).get("files", {}), **found}}
 
 
-def digest(path: Path, size: int) -> str:
+def prefix_sha256(path: Path, size: int) -> str:
     """SHA-256 of the first so many bytes."""
     sum_, left = hashlib.sha256(), size
-    with locate(path)[0].open("rb") as file:
+    with split_archive_path(path)[0].open("rb") as file:
         while left > 0 and (block := file.read(min(MIB, left))):
             sum_.update(block)
             left -= len(block)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from fairlead.data.dataset_refs import DatasetRef, check_name
+from fairlead.data.dataset_refs import DatasetRef, check_dataset_ref
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan_choice import PLAN_FAMILIES
 
@@ -172,7 +172,7 @@ def _check_factory(name: str, value: Any, example: str) -> None:
 
 def _check_data(name: str, data: Any) -> None:
     if isinstance(data, str):
-        check_name(data, name)
+        check_dataset_ref(data, name)
     if isinstance(data, str | DatasetRef):
         return  # whether there is such a data set is known where the job runs
     columns = data if isinstance(data, tuple | list) else None

@@ -129,9 +129,9 @@ def recipe_of(source: Mapping[str, Any] | None) -> str | None:
     told = _handed.get(str((source or {}).get("name")))
     if source is None or told is None or told.get("recipe") is None:
         return None
-    from fairlead.data.recipes.array_json import canonical, content_hash
+    from fairlead.data.recipes.array_json import canonical_json, content_hash
 
-    return canonical(told["recipe"]) if content_hash(told["recipe"]) == source.get("recipe") else None
+    return canonical_json(told["recipe"]) if content_hash(told["recipe"]) == source.get("recipe") else None
 
 
 def _columns(

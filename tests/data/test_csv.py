@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fairlead.data import BadData, read
 from fairlead.data.readers import text_chunks
-from fairlead.data.readers.dialect import _is_index, _names_some, _plausible
-from fairlead.data.readers.streams import _plain
+from fairlead.data.readers.dialect import _delimiter_score, _has_named_columns, _is_index
+from fairlead.data.readers.streams import _plain_blocks
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_row_ends_at_a_line_break_outside_of_quoted_values(text: bytes) -> Non
             end = place + 1
         begins = letter in b",\n" and not inside
         place += 1
-    assert text_chunks._last_end(text, ",") == end
+    assert text_chunks._end_of_last_row(text, ",") == end
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_a_row_ends_at_a_line_break_outside_of_quoted_values(text: bytes) -> Non
 def test_a_first_line_names_columns_if_words_lie_above_numbers_or_beside_years(
     first: list[str], columns: list[list[str]], names: bool
 ) -> None:
-    assert _names_some(first, columns) is names
+    assert _has_named_columns(first, columns) is names
 
 
 def test_of_a_file_that_grew_just_the_bytes_are_read_that_are_asked_for(tmp_path: Path) -> None:
     path, data = tmp_path / "a.bin", bytes(range(256)) * 10_000
     path.write_bytes(data)
     for start, stop in ((0, None), (3, 7), (3, 3), (1_000_000, 2_400_000), (5, None)):
-        assert b"".join(_plain(path, start, stop)) == data[start:stop], (start, stop)
+        assert b"".join(_plain_blocks(path, start, stop)) == data[start:stop], (start, stop)
 
 
 def test_a_delimiter_is_as_plausible_as_lines_have_the_most_frequent_number_of_columns() -> None:
-    assert _plausible(["a,b", "c,d", "e"], ",") == (0.7, 2) and _plausible(["a,b", "c,d"], ",") == (1.0, 2)
-    assert _plausible(["a", "b", "c,d"], ",") == (0.0, 1) and _plausible([], ",") == (0.0, 1)
+    assert _delimiter_score(["a,b", "c,d", "e"], ",") == (0.7, 2) and _delimiter_score(["a,b", "c,d"], ",") == (1.0, 2)
+    assert _delimiter_score(["a", "b", "c,d"], ",") == (0.0, 1) and _delimiter_score([], ",") == (0.0, 1)
 
 
 @pytest.mark.parametrize(

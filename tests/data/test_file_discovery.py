@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fairlead.data import BadData, read
-from fairlead.data.file_discovery import find, format_of
+from fairlead.data.file_discovery import find_files, format_of
 from fairlead.errors import InvalidSpec, NotFound
 
 
@@ -18,24 +18,24 @@ def test_files_of_several_formats_are_refused_until_one_is_named(tmp_path: Path)
     (tmp_path / "b.jsonl").write_text('{"a": 1}\n')
     for source in (tmp_path, tmp_path / "*", [tmp_path / "a.csv", tmp_path / "b.jsonl"]):
         with pytest.raises(BadData, match=r"lies among files of other formats \(csv, json\)"):
-            find(source)
-        assert find(source, "text").format == "text"
+            find_files(source)
+        assert find_files(source, "text").format == "text"
     with pytest.raises(InvalidSpec, match="'tables' is no format"):
-        find(tmp_path, "tables")
+        find_files(tmp_path, "tables")
 
 
 def test_a_folder_counts_its_visible_files_in_their_order(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", ".hidden.csv", "_SUCCESS", "c.csv"):
         (tmp_path / name).write_text("a\n1\n")
     (tmp_path / "inner.csv").mkdir()
-    assert [file.name for file in find(tmp_path).files] == ["a.csv", "b.csv", "c.csv"]
-    assert [file.name for file in find(tmp_path / "[ab].csv").files] == ["a.csv", "b.csv"]
+    assert [file.name for file in find_files(tmp_path).files] == ["a.csv", "b.csv", "c.csv"]
+    assert [file.name for file in find_files(tmp_path / "[ab].csv").files] == ["a.csv", "b.csv"]
 
 
 def test_files_in_a_list_keep_the_order_in_which_they_were_named(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.csv").write_text(f"x\n{name}\n")
-    found = find([tmp_path / "c.csv", tmp_path / "a.csv", tmp_path / "b.csv"])
+    found = find_files([tmp_path / "c.csv", tmp_path / "a.csv", tmp_path / "b.csv"])
     assert [file.name for file in found.files] == ["c.csv", "a.csv", "b.csv"]
     assert found.name == f"{tmp_path / 'c.csv'} and 2 more"
 
@@ -45,22 +45,22 @@ def test_a_name_with_the_letters_of_a_pattern_is_a_file_if_it_is_there(tmp_path:
     (tmp_path / "a1.csv").write_text("a\n8\n")
     assert read(tmp_path / "a[1].csv").table().to_pylist() == [{"a": 7}]
     with pytest.raises(NotFound, match="no file matches"):
-        find(tmp_path / "b*.csv")
+        find_files(tmp_path / "b*.csv")
 
 
 def test_what_cannot_be_a_source_is_refused_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="no files were given"):
-        find([])
+        find_files([])
     with pytest.raises(InvalidSpec, match="a int is nothing that can be read"):
-        find(7)
+        find_files(7)
     with pytest.raises(NotFound, match="there is no file"):
-        find([tmp_path / "gone.csv"])
+        find_files([tmp_path / "gone.csv"])
     (tmp_path / "t.csv").write_text("a\n1\n")
     with pytest.raises(NotFound, match="there is no file"):
-        find(tmp_path / "t.csv" / "inner.csv")  # only archives hold files
+        find_files(tmp_path / "t.csv" / "inner.csv")  # only archives hold files
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadData, match="holds nothing that can be read"):
-        find(tmp_path / "empty")
+        find_files(tmp_path / "empty")
 
 
 def test_a_file_of_an_archive_is_named_behind_it(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_format_is_told_by_the_ending_below_those_of_packing(tmp_path: Path)
 def test_a_database_is_read_by_its_own_driver(tmp_path: Path) -> None:
     for name, driver in (("t.duckdb", "duckdb"), ("t.sqlite", "sqlite"), ("t.db", "sqlite")):
         (tmp_path / name).touch()
-        assert find(tmp_path / name).name == f"{driver}:///{tmp_path / name}"
+        assert find_files(tmp_path / name).name == f"{driver}:///{tmp_path / name}"
 
 
 def test_a_folder_of_folders_is_of_pictures_or_of_texts_as_it_is_named(tmp_path: Path) -> None:
@@ -90,14 +90,14 @@ def test_a_folder_of_folders_is_of_pictures_or_of_texts_as_it_is_named(tmp_path:
         (tmp_path / label / "1.txt").write_text(label)
         (tmp_path / label / ".2.txt").write_text("hidden")
         Image.new("RGB", (2, 2)).save(tmp_path / label / "1.png")
-    assert (find(tmp_path).format, len(find(tmp_path).files)) == ("images", 2)
-    assert (find(tmp_path, "texts").format, len(find(tmp_path, "texts").files)) == ("texts", 2)
+    assert (find_files(tmp_path).format, len(find_files(tmp_path).files)) == ("images", 2)
+    assert (find_files(tmp_path, "texts").format, len(find_files(tmp_path, "texts").files)) == ("texts", 2)
 
 
 def test_pictures_that_lie_in_no_folder_have_no_label(tmp_path: Path) -> None:
     Image.new("RGB", (2, 2)).save(tmp_path / "1.png")
     with pytest.raises(BadData, match="holds pictures that no folder gives a label"):
-        find(tmp_path)
+        find_files(tmp_path)
 
 
 def test_a_document_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.data import BadData, known_datasets, read
-from fairlead.data.dataset_origins import BANK, CIFAR10, IMDB, KDD99, ORIGINS, Download, Origin, origin
-from fairlead.data.downloading import digest, download
-from fairlead.data.known_datasets import _compare, get
+from fairlead.data.dataset_origins import BANK, CIFAR10, IMDB, KDD99, ORIGINS, DatasetOrigin, Download, find_origin
+from fairlead.data.downloading import checksum, download
+from fairlead.data.known_datasets import _verify, get_dataset
 from fairlead.data.unpacking import UNPACK
 from fairlead.errors import NotFound, Unavailable
 
@@ -147,8 +147,8 @@ def test_published_archives_become_what_is_read(site: Site, tmp_path: Path, monk
         archive.writestr("bank.zip", inner.getvalue())
     site.files["bank.zip"] = outer.getvalue()
     known = {"bank-full.csv.gz": f"sha256:{hashlib.sha256(table).hexdigest()}"}
-    bank = replace(BANK, downloads=(site.wanted("bank.zip"),), contents=known)
-    got = get(bank, to=tmp_path)
+    bank = replace(BANK, downloads=(site.wanted("bank.zip"),), unpacked_files=known)
+    got = get_dataset(bank, to=tmp_path)
     assert read(got.files[0]).table().to_pylist() == [{"age": 30, "y": "no"}]
     reviews = io.BytesIO()
     with tarfile.open(fileobj=reviews, mode="w:gz") as archive:
@@ -158,12 +158,12 @@ def test_published_archives_become_what_is_read(site: Site, tmp_path: Path, monk
             archive.addfile(member, io.BytesIO(name.encode()))
     site.files["r.tar.gz"] = reviews.getvalue()
     imdb = replace(IMDB, downloads=(site.wanted("r.tar.gz"),),
-                   contents={"imdb_train.parquet": "rows:3", "imdb_test.parquet": "rows:1"})  # fmt: skip
-    got = get(imdb, to=tmp_path)
+                   unpacked_files={"imdb_train.parquet": "rows:3", "imdb_test.parquet": "rows:1"})  # fmt: skip
+    got = get_dataset(imdb, to=tmp_path)
     assert [tuple(row.values()) for row in read(got.files[0]).table().to_pylist()] == [
         (0, "train/neg/0_2", 0, 2), (0, "train/pos/0_10", 1, 10), (1, "train/pos/1_9", 1, 9),
     ]  # fmt: skip
-    assert get(imdb, to=tmp_path).files == got.files
+    assert get_dataset(imdb, to=tmp_path).files == got.files
 
 
 def test_what_was_cut_off_while_unpacking_is_not_taken_for_the_whole(
@@ -171,7 +171,7 @@ def test_what_was_cut_off_while_unpacking_is_not_taken_for_the_whole(
 ) -> None:
     published = CIFAR10
     with tarfile.open(tmp_path / published.downloads[0].name, "w:gz") as archive:
-        for name in published.contents:
+        for name in published.unpacked_files:
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             member.size = 10
             archive.addfile(member, io.BytesIO(bytes(10)))
@@ -185,12 +185,12 @@ def test_what_was_cut_off_while_unpacking_is_not_taken_for_the_whole(
             UNPACK["cifar10"](published, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [published.downloads[0].name]
     UNPACK["cifar10"](published, tmp_path)
-    assert all((tmp_path / name).stat().st_size == 10 for name in published.contents)
+    assert all((tmp_path / name).stat().st_size == 10 for name in published.unpacked_files)
 
 
 def test_a_broken_table_is_not_what_was_published(tmp_path: Path) -> None:
     (tmp_path / "imdb_train.parquet").write_bytes(b"PAR1 and no more")
-    assert digest(tmp_path / "imdb_train.parquet", "rows:25000") != "rows:25000"
+    assert checksum(tmp_path / "imdb_train.parquet", "rows:25000") != "rows:25000"
 
 
 def test_cifar10_as_published_is_read_like_its_compact_form(tmp_path: Path) -> None:
@@ -203,33 +203,33 @@ def test_cifar10_as_published_is_read_like_its_compact_form(tmp_path: Path) -> N
 
 def test_a_local_folder_is_compared_and_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = gzip.compress(b"0,tcp\n", mtime=0)
-    sums = {name: f"sha256:{hashlib.sha256(data).hexdigest()}" for name in KDD99.kept}
-    kdd = replace(KDD99, kept=sums)
+    sums = {name: f"sha256:{hashlib.sha256(data).hexdigest()}" for name in KDD99.compact_files}
+    kdd = replace(KDD99, compact_files=sums)
     (tmp_path / "from" / "kdd99").mkdir(parents=True)
     for name in sums:
         (tmp_path / "from" / "kdd99" / name).write_bytes(data)
     monkeypatch.setenv("FAIRLEAD_DATA", str(tmp_path / "from"))
-    assert get(kdd).folder == tmp_path / "from" / "kdd99"  # where it is already
-    assert get(kdd, source=tmp_path / "from", to=tmp_path / "to").files[0].read_bytes() == data
+    assert get_dataset(kdd).folder == tmp_path / "from" / "kdd99"  # where it is already
+    assert get_dataset(kdd, source=tmp_path / "from", to=tmp_path / "to").files[0].read_bytes() == data
     (tmp_path / "from" / "kdd99" / "corrected.gz").write_bytes(data[:-1] + b"!")
     with pytest.raises(BadData, match="checksum differs"):
-        get(kdd)
+        get_dataset(kdd)
     with pytest.raises(NotFound, match="does not hold bank"):
-        get(BANK, source=tmp_path / "from")
+        get_dataset(BANK, source=tmp_path / "from")
 
 
 def test_every_data_set_of_record_says_where_it_comes_from() -> None:
     assert set(ORIGINS) == {"cifar10", "bank", "imdb", "kdd99"}
     assert all(url.startswith("http") for each in ORIGINS.values() for d in each.downloads for url in d.urls)
-    assert len(CIFAR10.contents) == 6
+    assert len(CIFAR10.unpacked_files) == 6
     with pytest.raises(NotFound, match="no data set of record"):
-        origin("mnist")
+        find_origin("mnist")
 
 
 def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(BadData, match="cannot be made"):
-        known_datasets._make(tmp_path / "file" / "adult")
+        known_datasets._make_folder(tmp_path / "file" / "adult")
 
 
 def test_an_address_that_has_moved_is_followed(site: Site, tmp_path: Path) -> None:
@@ -277,11 +277,11 @@ def test_a_part_longer_than_the_file_is_begun_anew(site: Site, tmp_path: Path) -
 
 
 def test_the_folder_named_after_a_data_set_is_taken_before_its_parent(tmp_path: Path) -> None:
-    known = replace(BANK, kept={"a.csv": f"sha256:{hashlib.sha256(b'right').hexdigest()}"})
+    known = replace(BANK, compact_files={"a.csv": f"sha256:{hashlib.sha256(b'right').hexdigest()}"})
     (tmp_path / known.folder).mkdir()
     (tmp_path / "a.csv").write_bytes(b"of something else")
     (tmp_path / known.folder / "a.csv").write_bytes(b"right")
-    assert known_datasets._local(known, tmp_path) == tmp_path / known.folder
+    assert known_datasets._find_local(known, tmp_path) == tmp_path / known.folder
     assert known_datasets._from_folder(known, tmp_path / known.folder, None, silent).files == (
         tmp_path / known.folder / "a.csv",
     )
@@ -294,11 +294,11 @@ def test_without_a_place_it_goes_where_the_data_lies_or_below_the_current_folder
 ) -> None:
     known = CIFAR10
     monkeypatch.setenv("FAIRLEAD_DATA", str(tmp_path))
-    assert known_datasets._target(known, None) == tmp_path / known.folder
-    assert known_datasets._target(known, tmp_path / "mine") == tmp_path / "mine" / known.folder
+    assert known_datasets._target_folder(known, None) == tmp_path / known.folder
+    assert known_datasets._target_folder(known, tmp_path / "mine") == tmp_path / "mine" / known.folder
     for unset in ("", None):
         monkeypatch.delenv("FAIRLEAD_DATA") if unset is None else monkeypatch.setenv("FAIRLEAD_DATA", unset)
-        assert known_datasets._target(known, None) == Path("data") / known.folder
+        assert known_datasets._target_folder(known, None) == Path("data") / known.folder
 
 
 def test_a_file_is_told_of_when_it_is_compared_and_any_of_its_sums_will_do(tmp_path: Path) -> None:
@@ -306,11 +306,11 @@ def test_a_file_is_told_of_when_it_is_compared_and_any_of_its_sums_will_do(tmp_p
     path.write_bytes(BODY)
     good, bad = f"sha256:{hashlib.sha256(BODY).hexdigest()}", f"sha256:{hashlib.sha256(b'x').hexdigest()}"
     for kept, contents, same in (({}, good, True), ({"a.bin": good}, bad, True), ({"a.bin": bad}, bad, False)):
-        made = Origin("o", "title", "folder", (), {"a.bin": contents}, kept, "terms")
+        made = DatasetOrigin("o", "title", "folder", (), {"a.bin": contents}, kept, "terms")
         told: list[tuple[str, int, int | None]] = []
         if same:
-            _compare(made, path, lambda *words, told=told: told.append(words))  # type: ignore[misc]
+            _verify(made, path, lambda *words, told=told: told.append(words))  # type: ignore[misc]
         else:
             with pytest.raises(BadData, match="its checksum differs"):
-                _compare(made, path, lambda *words, told=told: told.append(words))  # type: ignore[misc]
+                _verify(made, path, lambda *words, told=told: told.append(words))  # type: ignore[misc]
         assert told == [("a.bin", len(BODY), len(BODY))]

@@ -14,11 +14,11 @@ import pytest
 
 from fairlead.data import BadData, read
 from fairlead.data.manifest import Manifest, SchemaChanged
-from fairlead.data.preparation import _inherited, prepare, refine
+from fairlead.data.preparation import _inherited_part, fit_and_prepare, prepare
 from fairlead.data.recipes import Assemble, Encode, Flag, Normalise, Recipe
-from fairlead.data.recipes.batch_columns import materialised
+from fairlead.data.recipes.batch_columns import to_array
 from fairlead.data.spool import Spool
-from fairlead.data.train_test_split import _lots, split
+from fairlead.data.train_test_split import _row_fractions, split
 from fairlead.errors import InvalidSpec
 from fairlead.grid import BlockId
 from fairlead.grid.standalone import standalone_grid
@@ -69,7 +69,7 @@ def test_a_source_is_read_once_where_memory_allows_and_again_where_not() -> None
         opened = []
         data = read(table(500), batch_rows=50)
         counted = Spool(_Counted(data, opened), memory_bytes)  # type: ignore[arg-type]
-        refine(counted, RECIPE, Blocks().put)
+        fit_and_prepare(counted, RECIPE, Blocks().put)
         assert len(opened) == times
 
 
@@ -85,20 +85,20 @@ class _Counted:
 
 def test_a_manifest_reads_back_and_its_version_is_what_it_was_made_from(tmp_path: Path) -> None:
     file, blocks = csv(tmp_path / "data.csv", table(300)), Blocks()
-    fitted, manifest = refine(read(file), RECIPE, blocks.put, name="bank")
+    fitted, manifest = fit_and_prepare(read(file), RECIPE, blocks.put, name="bank")
     assert Manifest.from_json(manifest.to_json()) == manifest
     assert manifest.recipe == fitted.hash and manifest.version
     file.touch()
-    assert refine(read(file), RECIPE, blocks.put, name="bank")[1].version == manifest.version
+    assert fit_and_prepare(read(file), RECIPE, blocks.put, name="bank")[1].version == manifest.version
     csv(file, table(1, seed=3), more=True)
-    assert refine(read(file), RECIPE, blocks.put, name="bank")[1].version != manifest.version
+    assert fit_and_prepare(read(file), RECIPE, blocks.put, name="bank")[1].version != manifest.version
     with pytest.raises(InvalidSpec, match="is not the manifest"):
         Manifest.from_json('{"name": 1}')
 
 
 def test_a_later_sync_appends_to_the_blocks_that_are_there_with_the_recipe_of_then(tmp_path: Path) -> None:
     file, blocks = csv(tmp_path / "data.csv", table(300)), Blocks()
-    fitted, parent = refine(read(file), RECIPE, blocks.put, name="bank")
+    fitted, parent = fit_and_prepare(read(file), RECIPE, blocks.put, name="bank")
     before = list(parent.blocks)
     csv(file, table(40, seed=1), more=True)
     child = prepare(read(file, after=parent.watermark), fitted, blocks.put, name="bank", parent=parent)
@@ -158,7 +158,7 @@ def test_parts_by_another_key_are_another_version(tmp_path: Path) -> None:
 
 def test_a_changed_schema_is_seen_and_refused_with_the_columns_named(tmp_path: Path) -> None:
     blocks = Blocks()
-    fitted, parent = refine(read(table(50)), RECIPE, blocks.put, name="bank")
+    fitted, parent = fit_and_prepare(read(table(50)), RECIPE, blocks.put, name="bank")
     changed = table(5).drop(["a"]).append_column("z", pa.array([1] * 5)).set_column(0, "b", pa.array([0.5] * 5))
     with pytest.raises(SchemaChanged, match=r"without a; with the new z; with the changed b \(int64 -> double\)"):
         parent.check(changed.schema)
@@ -184,7 +184,7 @@ def test_what_was_flagged_is_kept_as_it_came(action: str) -> None:
     data = table(400).set_column(0, "a", pa.array(np.append(np.random.default_rng(0).normal(size=399), 1e4)))
     recipe = Recipe([Flag(columns=["a", "b"], trees=20, action=action), *RECIPE.steps], target="y")
     blocks = Blocks()
-    _, manifest = refine(read(data, batch_rows=64), recipe, blocks.put)
+    _, manifest = fit_and_prepare(read(data, batch_rows=64), recipe, blocks.put)
     told = manifest.flagged[0]
     assert 399 in dict(told.rows) and told.count == 4 and told.block is not None
     kept = blocks[told.block].to_pylist()
@@ -195,7 +195,7 @@ def test_what_was_flagged_is_kept_as_it_came(action: str) -> None:
 def test_a_column_without_a_fixed_size_is_refused_before_anything_is_put() -> None:
     blocks = Blocks()
     with pytest.raises(BadData, match="column 'c': is still string at the end"):
-        refine(read(table(20)), Recipe([Encode(columns="y"), Normalise()], target="y"), blocks.put)
+        fit_and_prepare(read(table(20)), Recipe([Encode(columns="y"), Normalise()], target="y"), blocks.put)
     assert not blocks
 
 
@@ -203,21 +203,21 @@ def test_missing_values_that_nobody_imputes_are_refused_by_column() -> None:
     data = pa.table({"a": pa.array([*range(100), None], pa.int64())})
     recipe = Recipe([])
     with pytest.raises(BadData, match="column 'a': has missing values"):
-        refine(read(data, batch_rows=50), recipe, Blocks().put)
+        fit_and_prepare(read(data, batch_rows=50), recipe, Blocks().put)
 
 
 def test_a_data_set_is_computed_in_the_grid_and_read_from_it_as_one_block(tmp_path: Path) -> None:
     data = table(2_000)
     train, _ = split(0.75)
     with standalone_grid(tmp_path, quota=64 << 20) as running, running.connect() as grid:
-        fitted, whole = refine(read(data, batch_rows=300), RECIPE, grid, name="bank")
+        fitted, whole = fit_and_prepare(read(data, batch_rows=300), RECIPE, grid, name="bank")
         part = prepare(Spool(read(data, batch_rows=300)), fitted, grid, name="part", part=train)
         small = prepare(read(data), fitted, grid, name="small", block_bytes=800 * 28)
         assert [block.rows for block in whole.blocks] == [2_000] and len(part.blocks) == 1
         assert [block.rows for block in small.blocks] == [800, 800, 400]
         found = grid.open(BlockId(whole.blocks[0].id)).arrays()
-        wanted = fitted.run(data.combine_chunks().to_batches()[0]).columns
-        np.testing.assert_array_equal(found["features"], materialised(wanted["features"]))
+        wanted = fitted.replay(data.combine_chunks().to_batches()[0]).columns
+        np.testing.assert_array_equal(found["features"], to_array(wanted["features"]))
         np.testing.assert_array_equal(found["y"], wanted["y"])
         pieces = [grid.open(BlockId(block.id)).arrays()["features"] for block in small.blocks]
         np.testing.assert_array_equal(np.concatenate(pieces), found["features"])
@@ -228,7 +228,7 @@ def test_a_data_set_is_computed_in_the_grid_and_read_from_it_as_one_block(tmp_pa
 def test_a_row_whose_lot_is_the_very_bound_is_in_one_part_only() -> None:
     """A row that is trained on and judged by makes every figure better than it is."""
     batch = pa.RecordBatch.from_pydict({"x": list(range(50))})
-    for lot in _lots(np.arange(50, dtype=np.uint64), 3).tolist():
+    for lot in _row_fractions(np.arange(50, dtype=np.uint64), 3).tolist():
         train, rest = split(lot, seed=3)
         assert (train.mask(0, batch) ^ rest.mask(0, batch)).all()
         assert (train.count(0, 50), rest.count(0, 50)) == (train.mask(0, batch).sum(), rest.mask(0, batch).sum())
@@ -244,10 +244,10 @@ def test_new_columns_are_named_in_order() -> None:
 def test_the_part_of_the_parent_may_be_named_again_and_no_other() -> None:
     policy = SimpleNamespace(part=(0.0, 0.8), part_seed=3, part_key=None)
     parent = cast(Manifest, SimpleNamespace(name="sales", version=1, policy=policy))
-    own = _inherited(parent, None)
-    assert own is not None and _inherited(parent, own) == own
+    own = _inherited_part(parent, None)
+    assert own is not None and _inherited_part(parent, own) == own
     with pytest.raises(InvalidSpec, match="another part"):
-        _inherited(parent, replace(own, seed=4))
+        _inherited_part(parent, replace(own, seed=4))
 
 
 class Costs:

@@ -20,7 +20,7 @@ from PIL import Image
 
 import fairlead.data
 from fairlead.data import BadData, read
-from fairlead.data.schema import settled
+from fairlead.data.schema import with_declared_types
 from fairlead.errors import FairleadError, InvalidSpec, NotFound
 
 ROWS = 3_000
@@ -220,5 +220,5 @@ def test_names_of_the_room_are_loaded_when_they_are_used() -> None:
 def test_what_a_column_says_of_itself_outlives_another_type(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("n", pa.int32(), metadata={"unit": "kg"}), pa.field("m", pa.int32())])
     pq.write_table(pa.table({"n": [1, 2], "m": [3, 4]}, schema=schema), tmp_path / "t.parquet")
-    made = settled("t", pq.read_schema(tmp_path / "t.parquet"), {"n": "float32"})
+    made = with_declared_types("t", pq.read_schema(tmp_path / "t.parquet"), {"n": "float32"})
     assert made.field("n").type == pa.float32() and made.field("n").metadata[b"unit"] == b"kg"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlead.data import BadData, read
-from fairlead.data.readers.csv import _fault
+from fairlead.data.readers.csv import _as_bad_data
 from fairlead.errors import InvalidSpec
 
 MANY = 300_000  # several chunks, parsed side by side
@@ -136,5 +136,5 @@ def test_what_is_wrong_with_a_file_is_said_in_its_own_words(tmp_path: Path) -> N
 
 
 def test_what_arrow_says_otherwise_is_told_with_the_row_that_follows() -> None:
-    found = _fault(Path("t.csv"), pa.ArrowInvalid("something odd\nand more"), 10, ())
+    found = _as_bad_data(Path("t.csv"), pa.ArrowInvalid("something odd\nand more"), 10, ())
     assert (found.row, found.what) == (11, "something odd")

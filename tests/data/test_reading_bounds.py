@@ -13,7 +13,7 @@ from fairlead.data import BadData, read
 from fairlead.data.options import MIB, Options
 from fairlead.data.profile import describe
 from fairlead.data.readers.texts import folder_batches
-from fairlead.data.sampling import EXACT, ROWS, WORD, Counts, RowSample
+from fairlead.data.sampling import EXACT, PREFIX_LENGTH, ROWS, DistinctCounts, RowSample
 
 
 def test_rows_are_decoded_few_at_a_time_where_one_group_has_long_ones(tmp_path: Path) -> None:
@@ -55,13 +55,13 @@ def test_where_another_encoding_ends_to_hold_is_said_by_its_byte(tmp_path: Path)
 
 
 def test_values_are_counted_exactly_until_there_are_too_many_of_them() -> None:
-    few = Counts()
+    few = DistinctCounts()
     for _ in range(3):
         few.add(pa.array(range(EXACT)))
     assert few.exact and few.values[0] == 3 and len(few.values) == EXACT
     few.add(pa.array([EXACT]))
     assert not few.exact
-    at_once = Counts()
+    at_once = DistinctCounts()
     at_once.add(pa.array(range(2 * EXACT + 1)))
     assert not at_once.exact and not at_once.values  # nothing of it was kept
 
@@ -80,7 +80,7 @@ def test_a_sample_stays_small_and_its_texts_short() -> None:
     assert len(prunes) < 10, "it is put in order now and then, not with every batch"
     drawn = sample.table()
     assert drawn is not None and drawn.num_rows == ROWS and drawn.column_names == ["n", "t"]
-    assert set(drawn.column("t").to_pylist()) == {"x" * WORD}
+    assert set(drawn.column("t").to_pylist()) == {"x" * PREFIX_LENGTH}
     assert np.mean(drawn.column("n").to_numpy()) == pytest.approx(10 * ROWS, rel=0.05)
     assert len(set(drawn.column("n").to_pylist())) == ROWS
     short = RowSample(schema)
@@ -117,10 +117,10 @@ def test_moments_are_described_in_any_zone() -> None:
 
 
 def test_shares_by_length_need_no_more_turns_than_there_are_samples() -> None:
-    from fairlead.data.partitioning import _turns
+    from fairlead.data.partitioning import _worker_turns
 
     for shares in ([0.5, 0.5], [0.2, 0.3, 0.5], [0.9, 0.1]):
-        turns = _turns(1_000, np.array(shares))
+        turns = _worker_turns(1_000, np.array(shares))
         assert len(turns) == 1_000
         assert np.bincount(turns) == pytest.approx(1_000 * np.array(shares), abs=1)
 

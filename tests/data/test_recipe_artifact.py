@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.data import BadData, read
 from fairlead.data.recipes import Assemble, Encode, FittedRecipe, Flag, Impute, Normalise, Recipe, Tokenise
-from fairlead.data.recipes.statistics import Counts, Moments, Quantiles
+from fairlead.data.recipes.statistics import FrequentValues, Moments, Quantiles
 from fairlead.data.train_test_split import split
 from fairlead.errors import InvalidSpec
 
@@ -155,7 +155,7 @@ def test_moments_do_not_depend_on_how_the_stream_was_cut(values: list[float], si
     whole, pieces = np.array(values), Moments(1)
     for begin in range(0, len(values), size):
         piece = Moments(1)
-        piece.set(0, whole[begin : begin + size])
+        piece.measure(0, whole[begin : begin + size])
         pieces.add(piece)
     assert pieces.count[0] == len(values)
     assert pieces.mean[0] == pytest.approx(whole.mean(), rel=1e-9, abs=1e-6)
@@ -172,12 +172,12 @@ def test_a_quantile_of_a_long_stream_is_off_by_less_than_half_a_percent_of_its_r
         piece = Quantiles()
         piece.add(values[begin : begin + 3_000])
         sketch.merge(piece)
-    rank = (values <= sketch.at(part)[0]).mean()
+    rank = (values <= sketch.quantiles(part)[0]).mean()
     assert abs(rank - part) < 0.005
 
 
 def test_counts_of_very_many_values_stay_bounded_and_keep_the_frequent_ones() -> None:
-    counts = Counts(limit=100)
+    counts = FrequentValues(limit=100)
     for begin in range(0, 5_000, 50):
         counts.add({f"rare {number}": 1 for number in range(begin, begin + 50)} | {"common": 5})
-    assert len(counts.of) <= 200 and counts.of["common"] == 500 and counts.forgotten > 0
+    assert len(counts.counts) <= 200 and counts.counts["common"] == 500 and counts.dropped > 0

@@ -138,29 +138,29 @@ def test_types_are_known_by_the_names_that_people_use() -> None:
 
 def test_what_is_said_of_a_column_counts_and_the_rest_is_inferred() -> None:
     inferred = pa.schema([pa.field("a", pa.int64(), metadata={"k": "v"}), pa.field("b", pa.string())])
-    assert schema.settled("f", inferred, None) is inferred
+    assert schema.with_declared_types("f", inferred, None) is inferred
     for wanted in ({"a": "float"}, pa.schema([("a", pa.float64())])):
-        found = schema.settled("f", inferred, wanted)
+        found = schema.with_declared_types("f", inferred, wanted)
         assert [field.type for field in found] == [pa.float64(), pa.string()]
         assert found.field("a").metadata == {b"k": b"v"}
     with pytest.raises(BadData, match="has no such column") as missing:
-        schema.settled("f", inferred, {"z": "int"})
+        schema.with_declared_types("f", inferred, {"z": "int"})
     assert missing.value.column == "z" and "a, b" in str(missing.value.fix)
     with pytest.raises(InvalidSpec, match="neither"):
-        schema.settled("f", inferred, 7)
+        schema.with_declared_types("f", inferred, 7)
     many = pa.schema([(f"c{at}", pa.int8()) for at in range(7)])
     with pytest.raises(BadData) as missing:
-        schema.settled("f", many, {"z": "int"})
+        schema.with_declared_types("f", many, {"z": "int"})
     assert str(missing.value.fix).endswith("c5, …")
 
 
 def test_files_of_one_table_have_the_same_columns_in_the_same_order() -> None:
     first = pa.schema([("a", pa.int8()), ("b", pa.int8())])
-    schema.agree("f", first, ["a", "b"], "first")
+    schema.check_same_columns("f", first, ["a", "b"], "first")
     with pytest.raises(BadData, match="has 1 columns, first has 2"):
-        schema.agree("f", first, ["a"], "first")
+        schema.check_same_columns("f", first, ["a"], "first")
     with pytest.raises(BadData, match="is called 'b' in first") as odd:
-        schema.agree("f", first, ["a", "c"], "first")
+        schema.check_same_columns("f", first, ["a", "c"], "first")
     assert odd.value.column == "c"
 
 
@@ -173,19 +173,21 @@ def test_files_of_one_table_have_the_same_columns_in_the_same_order() -> None:
     ],
 )  # fmt: skip
 def test_a_narrower_number_fits_into_a_wider_one(then: pa.DataType, now: pa.DataType, fits: bool) -> None:
-    (change,) = schema.changes(pa.schema([("c", then)]), pa.schema([("c", now)]))
-    assert change == schema.Change("c", f"was {then}, is {now}", fits)
+    (change,) = schema.schema_changes(pa.schema([("c", then)]), pa.schema([("c", now)]))
+    assert change == schema.SchemaChange("c", f"was {then}, is {now}", fits)
 
 
 def test_every_difference_between_two_schemas_is_told_in_the_order_of_the_columns() -> None:
     before = pa.schema([("a", pa.int8()), ("b", pa.int8()), ("c", pa.int8())])
     after = pa.schema([("n", pa.string()), ("c", pa.int8()), ("b", pa.int16()), ("m", pa.int8())])
-    assert [(each.column, each.what, each.fits) for each in schema.changes(before, after)] == [
+    assert [(each.column, each.what, each.fits) for each in schema.schema_changes(before, after)] == [
         ("a", "is gone (was int8)", False), ("b", "was int8, is int16", False), ("n", "is new (string)", False),
         ("m", "is new (int8)", False),
     ]  # fmt: skip
-    assert schema.changes(before, before) == () and schema.report(after) == "n string, c int8, b int16, m int8"
-    told = schema.plain(pa.schema([pa.field("a", pa.int8(), metadata={"k": "v"}), pa.field("b", pa.string())]))
+    assert (
+        schema.schema_changes(before, before) == () and schema.schema_line(after) == "n string, c int8, b int16, m int8"
+    )
+    told = schema.schema_to_json(pa.schema([pa.field("a", pa.int8(), metadata={"k": "v"}), pa.field("b", pa.string())]))
     assert told == [{"name": "a", "type": "int8", "meta": {"k": "v"}}, {"name": "b", "type": "string"}]
 
 

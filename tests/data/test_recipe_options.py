@@ -15,7 +15,7 @@ from fairlead.data import BadData, read
 from fairlead.data.dataset_refs import dataset
 from fairlead.data.options import MIB, Options
 from fairlead.data.recipes import Assemble, Encode, Impute, Normalise, Pad, Recipe
-from fairlead.data.recipes.batch_columns import Frame, within
+from fairlead.data.recipes.batch_columns import Frame, fits_dtype
 from fairlead.data.recipes.recipe import STEPS
 from fairlead.data.recipes.step import Step
 from fairlead.errors import InvalidSpec
@@ -94,7 +94,7 @@ TABLE = pa.table({
 
 
 def frame() -> Frame:
-    return Frame.of(TABLE.to_batches()[0])
+    return Frame.from_batch(TABLE.to_batches()[0])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_columns_are_meant_by_name_by_pattern_or_by_kind(
     columns: tuple[str, ...], leave: tuple[str, ...], meant: list[str]
 ) -> None:
     assert Normalise(columns=columns, leave=leave).resolve(frame(), "y") == meant
-    assert Normalise(columns=columns).matches == any(
+    assert Normalise(columns=columns).uses_patterns == any(
         each in ("numeric", "text", "*", "rate_*", "no_*") for each in columns
     )
 
@@ -138,7 +138,7 @@ def test_a_single_name_is_a_list_of_one() -> None:
     ],
 )  # fmt: skip
 def test_numbers_fit_a_type_or_do_not(values: list[float], dtype: str, fits: bool) -> None:
-    assert within(np.array(values), np.dtype(dtype)) is fits
+    assert fits_dtype(np.array(values), np.dtype(dtype)) is fits
 
 
 def test_rows_left_out_leave_every_kind_of_column() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fairlead.data.spool import Spool, in_order, threads
+from fairlead.data.spool import Spool
+from fairlead.data.thread_map import map_in_order, thread_count
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -22,7 +23,7 @@ def batch(*values: int) -> pa.RecordBatch:
 class Counted:
     """A source that counts how many batches were taken from it."""
 
-    schema, rows, told_apart = SCHEMA, None, False
+    schema, rows, watermark_identifies_content = SCHEMA, None, False
     watermark: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, *batches: pa.RecordBatch) -> None:
@@ -66,15 +67,15 @@ def test_a_look_at_the_first_rows_costs_no_second_reading() -> None:
     source = Counted(batch(), batch(1), batch(2))
     spool = Spool(source, memory_bytes=0)
     for _ in range(2):
-        first = spool.peek()
+        first = spool.first_batch()
         assert first is not None and first.column("a").to_pylist() == [1]
     assert (source.begun, source.taken) == (1, 2)
     assert values(spool) == [1, 2] and source.begun == 1
     assert values(spool) == [1, 2] and source.begun == 2  # the look was used up
     kept = Spool(Counted(batch(), batch(7)))
     assert values(kept) == [7]
-    assert (again := kept.peek()) is not None and again.column("a").to_pylist() == [7]
-    assert Spool(Counted(batch())).peek() is None
+    assert (again := kept.first_batch()) is not None and again.column("a").to_pylist() == [7]
+    assert Spool(Counted(batch())).first_batch() is None
 
 
 def test_batches_are_numbered_by_place_and_first_row() -> None:
@@ -84,10 +85,10 @@ def test_batches_are_numbered_by_place_and_first_row() -> None:
 
 def test_a_kept_batch_can_be_swapped_for_a_better_form_of_it() -> None:
     spool = Spool(Counted(batch(1), batch(2)))
-    spool.swap(0, batch(9))  # nothing is kept yet
+    spool.replace_batch(0, batch(9))  # nothing is kept yet
     assert values(spool) == [1, 2]
-    spool.swap(1, batch(8))
-    spool.swap(2, batch(7))  # there is no such place
+    spool.replace_batch(1, batch(8))
+    spool.replace_batch(2, batch(7))  # there is no such place
     assert values(spool) == [1, 8]
 
 
@@ -108,26 +109,26 @@ def test_work_side_by_side_comes_in_order_with_few_items_under_way() -> None:
             taken.append(item)
             yield item
 
-    found = in_order(work, items(), 2)
+    found = map_in_order(work, items(), 2)
     reader = threading.Thread(target=open_.set)
     reader.start()
     assert next(found) == 0
     assert len(taken) <= 4  # two at work, one waits, one is asked for
     assert list(found) == [item * 10 for item in range(1, 20)]
     reader.join()
-    assert list(in_order(lambda item: -item, range(3), 1)) == [0, -1, -2]
+    assert list(map_in_order(lambda item: -item, range(3), 1)) == [0, -1, -2]
 
 
 def test_an_error_of_one_item_comes_at_its_turn() -> None:
-    found = in_order(lambda item: 6 // (2 - item), range(9), 3)
+    found = map_in_order(lambda item: 6 // (2 - item), range(9), 3)
     assert [next(found), next(found)] == [3, 6]
     with pytest.raises(ZeroDivisionError):
         next(found)
 
 
 def test_threads_are_those_asked_for_and_at_most_eight_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert threads(3) == 3
-    assert threads(-2) == 1
+    assert thread_count(3) == 3
+    assert thread_count(-2) == 1
     for cores, wanted in ((1, 1), (5, 5), (64, 8)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores))
-        assert threads(None) == wanted
+        assert thread_count(None) == wanted

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fairlead.data.recipes.array_json import canonical, content_hash, packed, unpacked
+from fairlead.data.recipes.array_json import arrays_from_json, arrays_to_json, canonical_json, content_hash
 from fairlead.data.train_test_split import Part, split
 from fairlead.errors import InvalidSpec
 
@@ -68,10 +68,10 @@ def test_another_seed_parts_otherwise() -> None:
      np.array([], np.float64), np.arange(20)[::2], np.arange(1030, dtype=np.int16)[::2]],
 )  # fmt: skip
 def test_arrays_come_back_from_json_as_they_were(value: np.ndarray) -> None:
-    written = json.loads(json.dumps(packed({"a": {"b": [value]}})))
+    written = json.loads(json.dumps(arrays_to_json({"a": {"b": [value]}})))
     readable = value.ndim == 1 and len(value) <= 512
     assert isinstance(written["a"]["b"][0], list) is readable
-    back = np.asarray(unpacked(written)["a"]["b"][0])
+    back = np.asarray(arrays_from_json(written)["a"]["b"][0])
     assert np.array_equal(back, value) and back.shape == value.shape
     if not readable:
         assert back.dtype == value.dtype.newbyteorder("<")
@@ -79,16 +79,16 @@ def test_arrays_come_back_from_json_as_they_were(value: np.ndarray) -> None:
 
 def test_plain_values_stay_and_what_is_no_array_is_refused() -> None:
     plain = {"1": [np.float32(0.5), True, None, "x", (1, 2)], "$array": 3, "other": 4}
-    assert packed(plain) == {"1": [0.5, True, None, "x", [1, 2]], "$array": 3, "other": 4}
-    assert unpacked({"$array": 3, "other": 4}) == {"$array": 3, "other": 4}
-    sound = packed(np.zeros((1, 3), np.uint8))["$array"]
+    assert arrays_to_json(plain) == {"1": [0.5, True, None, "x", [1, 2]], "$array": 3, "other": 4}
+    assert arrays_from_json({"$array": 3, "other": 4}) == {"$array": 3, "other": 4}
+    sound = arrays_to_json(np.zeros((1, 3), np.uint8))["$array"]
     for change in ({"data": "AA!AA"}, {"data": "A"}, {"shape": [2, 2]}, {"dtype": "O"}):
         with pytest.raises((ValueError, TypeError)):
-            unpacked({"$array": {**sound, **change}})
+            arrays_from_json({"$array": {**sound, **change}})
 
 
 def test_one_content_has_one_name() -> None:
-    assert canonical({"b": 1, "a": [1.5, "ü"]}) == '{"a":[1.5,"ü"],"b":1}'
+    assert canonical_json({"b": 1, "a": [1.5, "ü"]}) == '{"a":[1.5,"ü"],"b":1}'
     assert content_hash({"b": 1, "a": 2}) == content_hash({"a": 2, "b": 1}) != content_hash({"a": 2, "b": 2})
     with pytest.raises(ValueError):
-        canonical(float("nan"))
+        canonical_json(float("nan"))

@@ -34,16 +34,12 @@ class Played:
     ) -> Verdict:  # fmt: skip
         self.generation += 1
         self.now_s += progress_s + 1.0
-        deaths = tuple(
-            Death(worker, cause, self.generation, "SIGSEGV", step, self.now_s, joined) for worker in workers
-        )
+        deaths = tuple(Death(worker, cause, self.generation, "SIGSEGV", step, self.now_s, joined) for worker in workers)
         verdict = decide(Situation(
             "job-1", self.training, deaths, self.former, self.retries, self.failures, self.min_workers, survivors,
             step, progress_s, self.plan,
         ))  # fmt: skip
-        done = tuple(
-            replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in deaths
-        )
+        done = tuple(replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in deaths)
         self.former = done if verdict.forgets else (*self.former, *done)
         self.failures = (0 if verdict.forgets else self.failures) + verdict.counts
         self.plan = None if verdict.without_plan else self.plan

@@ -335,6 +335,7 @@ def test_free_devices_that_were_given_to_a_gang_are_kept_until_it_has_the_others
     assert changes(later) == [] and by_job(later)["gang"].reason.code == "making-room"
     assert by_job(later)["small"].reason.code == "held-for-others"
 
+
 def test_what_is_held_for_a_gang_lets_it_start_once_it_suffices_even_beyond_its_tenants_share() -> None:
     """Tenant b is entitled to a device, but only the one in use has the memory it needs: nobody claims the rest."""
     pool = [

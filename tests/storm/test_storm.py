@@ -63,9 +63,7 @@ def test_a_seed_replays_exactly_also_in_another_process(database: Database) -> N
 
 
 @pytest.mark.parametrize(("fault", "seed", "invariant", "plain"), SEEN)
-def test_the_storm_sees_what_was_mended(
-    fault: int, seed: int, invariant: str, plain: bool, database: Database
-) -> None:
+def test_the_storm_sees_what_was_mended(fault: int, seed: int, invariant: str, plain: bool, database: Database) -> None:
     with reverted(fault):
         report = run_seed(seed, database, plain=plain)
     assert invariant in {one.invariant for one in report.wrong}

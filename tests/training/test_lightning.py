@@ -14,9 +14,10 @@ from tests.training.conftest import MakeGang
 from tests.training.programs import SMALL
 from tests.training.test_exactness import assert_same_result, train
 
-OWN = SMALL.replace(
-    "def training(",
-    '''class Lit(nn.Sequential):
+OWN = (
+    SMALL.replace(
+        "def training(",
+        """class Lit(nn.Sequential):
     def training_step(self, batch, index):
         x, y = batch
         return {"loss": nn.functional.cross_entropy(self(x), y)}
@@ -26,8 +27,11 @@ OWN = SMALL.replace(
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7), "interval": "epoch"}]
 
-def training(''',
-).replace("model = nn.Sequential(", "model = Lit(").replace("loss=nn.CrossEntropyLoss(),", "")
+def training(""",
+    )
+    .replace("model = nn.Sequential(", "model = Lit(")
+    .replace("loss=nn.CrossEntropyLoss(),", "")
+)
 OWN = OWN.replace("optimizer=lambda p: torch.optim.AdamW(p, lr=0.02),", "").replace(
     "scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.7), ", ""
 )

@@ -180,10 +180,10 @@ def drop_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
 def get(name: Name, source: From = None, to: To = None, as_json: Json = False) -> None:
     """Get a data set of record, from a folder or from its public origin."""
     quiet_imports()
-    from fairlead.data.dataset_origins import origin
-    from fairlead.data.known_datasets import get as bring
+    from fairlead.data.dataset_origins import find_origin
+    from fairlead.data.known_datasets import get_dataset as bring
 
-    wanted = origin(name)
+    wanted = find_origin(name)
     bar = _Bar()
     got = bring(wanted, source=source, to=to, report=bar if sys.stderr.isatty() and not as_json else None)
     bar.close()
@@ -194,7 +194,7 @@ def get(name: Name, source: From = None, to: To = None, as_json: Json = False) -
     output.line(f"  from {got.source}; checksums agree")
     for file in got.files:
         output.line(f"  {file}  {output.size(file.stat().st_size)}")
-    output.line(f"  terms: {wanted.terms}", style="dim")
+    output.line(f"  terms: {wanted.licence}", style="dim")
 
 
 class _Bar:

@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairlead.data.errors import BadData, shown
+from fairlead.data.errors import BadData, printable
 from fairlead.data.options import Options
 from fairlead.data.source import Batches
 
 Arrays = Mapping[str, "np.ndarray"]
-_AGAIN = "get the file again and compare its checksum"
-_HEADER = 16 << 20
+_GET_AGAIN = "get the file again and compare its checksum"
+_MOST_HEADER = 16 << 20
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1",
            "U16": "<u2", "U32": "<u4", "U64": "<u8", "BOOL": "?"}  # fmt: skip
 
 
-def shaped(name: str, kind: pa.DataType, shape: tuple[int, ...]) -> pa.Field:
+def array_field(name: str, kind: pa.DataType, shape: tuple[int, ...]) -> pa.Field:
     """A column of arrays of one shape: a fixed list, with the shape in its metadata."""
     size = int(np.prod(shape, dtype=np.int64))
     return pa.field(name, pa.list_(kind, size), metadata={"shape": json.dumps(list(shape))})
 
 
-def fixed(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
+def fixed_size_list(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Rows of one length as a column, without a copy."""
     values = pa.array(np.ascontiguousarray(rows).reshape(-1), kind.value_type)
     return pa.FixedSizeListArray.from_arrays(values, kind.list_size)
@@ -77,19 +77,19 @@ def schema_of(name: object, arrays: Arrays) -> pa.Schema:
             raise BadData(name, f"a row of {value.shape[1:]} holds nothing", column=key, fix="leave this array out")
         kind = pa.string() if value.dtype.kind == "U" else pa.from_numpy_dtype(value.dtype.newbyteorder("="))
         kind = pa.binary() if value.dtype.kind == "S" else kind
-        fields.append(pa.field(key, kind) if value.ndim == 1 else shaped(key, kind, value.shape[1:]))
+        fields.append(pa.field(key, kind) if value.ndim == 1 else array_field(key, kind, value.shape[1:]))
     return pa.schema(fields)
 
 
-def agree(file: object, schema: pa.Schema, own: pa.Schema, first: object) -> None:
+def check_same_arrays(file: object, schema: pa.Schema, own: pa.Schema, first: object) -> None:
     """Every further file has the arrays of the first one, of its types and shapes."""
     if not own.equals(schema, check_metadata=True):
-        raise BadData(file, f"does not go on from {first}: {_told(own)} after {_told(schema)}",
+        raise BadData(file, f"does not go on from {first}: {_columns_in_words(own)} after {_columns_in_words(schema)}",
                       fix="read those that go on from each other, with a pattern such as part-*.npy; what belongs side "
                           "by side, such as x and y, goes into one .npz or .safetensors")  # fmt: skip
 
 
-def _told(schema: pa.Schema) -> str:
+def _columns_in_words(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
@@ -111,11 +111,11 @@ def batches(arrays: Arrays, schema: pa.Schema, options: Options) -> Batches:
 def _column(part: np.ndarray, kind: pa.DataType) -> pa.Array:
     native = part.astype(part.dtype.newbyteorder("="), copy=False)
     if pa.types.is_fixed_size_list(kind):
-        return fixed(native.reshape(len(native), -1), kind)
+        return fixed_size_list(native.reshape(len(native), -1), kind)
     return pa.array(native, kind)
 
 
-def opened(path: Path, options: Options) -> Arrays:
+def open_arrays(path: Path, options: Options) -> Arrays:
     """The arrays of a file, mapped rather than read; nothing that would have to be unpickled is taken."""
     by_suffix: dict[str, Callable[[Path, Options], Arrays]] = {".npy": _npy, ".npz": _npz, ".safetensors": _tensors}
     try:
@@ -124,7 +124,7 @@ def opened(path: Path, options: Options) -> Arrays:
             NotImplementedError, OverflowError, MemoryError, tokenize.TokenError) as error:  # fmt: skip
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        raise BadData(path, f"is no whole file of arrays: {shown(str(error))}", fix=_AGAIN) from error
+        raise BadData(path, f"is no whole file of arrays: {printable(str(error))}", fix=_GET_AGAIN) from error
 
 
 def _npy(path: Path, options: Options) -> Arrays:
@@ -141,11 +141,11 @@ def _npz(path: Path, options: Options) -> Arrays:
             raise BadData(path, what, fix="store it as .npy, which is mapped; or read with a higher memory_bytes=")
         for info in archive.infolist():
             with archive.open(info) as member:
-                found[info.filename.removesuffix(".npy")] = _checked(member, info.file_size)
+                found[info.filename.removesuffix(".npy")] = _npz_member(member, info.file_size)
     return found
 
 
-def _checked(member: Any, size: int) -> np.ndarray:
+def _npz_member(member: Any, size: int) -> np.ndarray:
     """An array whose header may not promise more than its file holds."""
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -163,7 +163,7 @@ def _tensors(path: Path, options: Options) -> Arrays:
     total = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > min(_HEADER, total - 8):
+        if length > min(_MOST_HEADER, total - 8):
             raise ValueError("its header is longer than the file")
         header = json.loads(file.read(length))
     bytes_ = np.memmap(path, np.uint8, "r", offset=8 + length) if total > 8 + length else np.empty(0, np.uint8)

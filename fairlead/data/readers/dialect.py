@@ -28,10 +28,10 @@ class Dialect:
     padded: bool  # a blank follows each separator
 
 
-def sniff(path: Path, sample: str, options: Options, known: tuple[str, ...] = ()) -> Dialect:
+def detect_dialect(path: Path, sample: str, options: Options, known: tuple[str, ...] = ()) -> Dialect:
     """The dialect of a sample that consists of whole lines."""
     lines = [line for line in sample.splitlines()[: _LINES * 2] if line.strip()][:_LINES]
-    delimiter = options.delimiter or max(SEPARATORS, key=lambda letter: _plausible(lines, letter))
+    delimiter = options.delimiter or max(SEPARATORS, key=lambda letter: _delimiter_score(lines, letter))
     rows = _rows(lines, delimiter)
     if not rows:
         raise BadData(path, "is empty", fix="nothing is to be read from it")
@@ -42,10 +42,10 @@ def sniff(path: Path, sample: str, options: Options, known: tuple[str, ...] = ()
     rows = rows[skip:]
     names = tuple(options.columns or ())
     if not names and known and len(known) == width and options.header is not True:
-        return Dialect(delimiter, skip, False, known, _padded(lines[skip:], delimiter))
+        return Dialect(delimiter, skip, False, known, _has_padding(lines[skip:], delimiter))
     header = options.header if options.header is not None else not names and _has_header(rows)
-    found = Dialect(delimiter, skip, header, names, _padded(lines[skip:], delimiter))
-    return replace(found, names=names or _names(path, rows[0], header))
+    found = Dialect(delimiter, skip, header, names, _has_padding(lines[skip:], delimiter))
+    return replace(found, names=names or _column_names(path, rows[0], header))
 
 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
@@ -59,7 +59,7 @@ def _width(rows: list[list[str]]) -> int:
     return Counter(len(row) for row in rows).most_common(1)[0][0]
 
 
-def _plausible(lines: list[str], delimiter: str) -> tuple[float, int]:
+def _delimiter_score(lines: list[str], delimiter: str) -> tuple[float, int]:
     """How many lines have the most frequent number of columns, if that is more than one; then how many columns."""
     rows = _rows(lines, delimiter)
     width = _width(rows) if rows else 1
@@ -71,9 +71,9 @@ def _has_header(rows: list[list[str]]) -> bool:
     """Words above numbers; or words that do not come up again below. Some may have no name, or a number for one."""
     first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     columns = list(zip(*below, strict=True))
-    if any(not cell.strip() or _number(cell) for cell in first):
-        return bool(below) and (_is_index(first[0], columns[0]) or _names_some(first, columns))
-    if any(any(_number(cell) for cell in column) for column in columns):
+    if any(not cell.strip() or _is_number(cell) for cell in first):
+        return bool(below) and (_is_index(first[0], columns[0]) or _has_named_columns(first, columns))
+    if any(any(_is_number(cell) for cell in column) for column in columns):
         return True
     return not any(name in column for name, column in zip(first, columns, strict=False))
 
@@ -83,21 +83,23 @@ def _is_index(name: str, column: Sequence[str]) -> bool:
     return not name.strip() and len(column) > 1 and list(column) == [str(row) for row in range(len(column))]
 
 
-def _names_some(first: list[str], columns: Sequence[Sequence[str]]) -> bool:
+def _has_named_columns(first: list[str], columns: Sequence[Sequence[str]]) -> bool:
     """Whether words lie above numbers, or beside years; a number that is a name counts on from the one before it."""
-    counted = [cell for cell in first if _number(cell)]
+    counted = [cell for cell in first if _is_number(cell)]
     if not all(cell.isdecimal() for cell in counted):
         return False
     if any(int(after) != int(before) + 1 for before, after in pairwise(counted)):
         return False
-    words = [(cell, column) for cell, column in zip(first, columns, strict=True) if cell.strip() and not _number(cell)]
-    if any(cell.strip().lower() not in _MISSING and all(map(_number, column)) for cell, column in words):
+    words = [
+        (cell, column) for cell, column in zip(first, columns, strict=True) if cell.strip() and not _is_number(cell)
+    ]
+    if any(cell.strip().lower() not in _MISSING and all(map(_is_number, column)) for cell, column in words):
         return True
     years = len(counted) > 1 and all(1900 <= int(cell) <= 2100 for cell in counted)
     return years and all(cell not in column for cell, column in words)
 
 
-def _number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -105,13 +107,13 @@ def _number(text: str) -> bool:
     return True
 
 
-def _padded(lines: list[str], delimiter: str) -> bool:
+def _has_padding(lines: list[str], delimiter: str) -> bool:
     """``39, State-gov, 77516``: a blank behind nearly every separator."""
     separators = sum(line.count(delimiter) for line in lines)
     return separators > 0 and sum(line.count(delimiter + " ") for line in lines) > 0.9 * separators
 
 
-def _names(path: Path, first: list[str], header: bool) -> tuple[str, ...]:
+def _column_names(path: Path, first: list[str], header: bool) -> tuple[str, ...]:
     if not header:
         return tuple(f"column_{place}" for place in range(1, len(first) + 1))
     names = tuple(name.strip() or f"column_{place}" for place, name in enumerate(first, start=1))

@@ -12,26 +12,26 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
-from fairlead.data.errors import BadData, shown
+from fairlead.data.errors import BadData, printable
 from fairlead.data.options import Options
-from fairlead.data.readers.arrays import fixed, shaped
-from fairlead.data.readers.text_chunks import in_order
+from fairlead.data.readers.arrays import array_field, fixed_size_list
 from fairlead.data.source import Batches
+from fairlead.data.thread_map import map_in_order
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
-TOO_WIDE = ("I", "F")  # modes of which nobody can say what is black and what is white
+UNSCALED_MODES = ("I", "F")  # modes of which nobody can say what is black and what is white
 _BROKEN = (OSError, ValueError, SyntaxError, EOFError, UnidentifiedImageError, Image.DecompressionBombError,
            ZeroDivisionError, IndexError, KeyError, TypeError, OverflowError, MemoryError)  # fmt: skip
 
 
-def look(files: Sequence[Path], options: Options) -> tuple[pa.Schema, tuple[int, int]]:
+def inspect(files: Sequence[Path], options: Options) -> tuple[pa.Schema, tuple[int, int]]:
     """Pixels of the first image's size (or the one that was asked for), and the label."""
     size = options.size
     if size is None:
         with _open(files[0], _bytes(files[0], options)) as image:
             size = (image.height, image.width)
     shape = (*size, 3)
-    return pa.schema([shaped("image", pa.uint8(), shape), pa.field("label", pa.string())]), size
+    return pa.schema([array_field("image", pa.uint8(), shape), pa.field("label", pa.string())]), size
 
 
 def batches(files: Sequence[Path], schema: pa.Schema, size: tuple[int, int], options: Options) -> Batches:
@@ -42,10 +42,10 @@ def batches(files: Sequence[Path], schema: pa.Schema, size: tuple[int, int], opt
     groups = (files[begin : begin + rows] for begin in range(0, len(files), rows))
     for group in groups:
         pixels = np.empty((len(group), bytes_each), np.uint8)
-        for place, found in enumerate(in_order(work, iter(group), options.threads)):
-            pixels[place] = found  # type: ignore[call-overload]
+        for place, found in enumerate(map_in_order(work, iter(group), options.threads)):
+            pixels[place] = found
         labels = pa.array([path.parent.name for path in group], pa.string())
-        yield pa.RecordBatch.from_arrays([fixed(pixels, schema.field("image").type), labels], schema=schema)
+        yield pa.RecordBatch.from_arrays([fixed_size_list(pixels, schema.field("image").type), labels], schema=schema)
 
 
 def _open(path: Path, data: bytes) -> Image.Image:
@@ -54,10 +54,10 @@ def _open(path: Path, data: bytes) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return Image.open(io.BytesIO(data))
     except (*_BROKEN, Image.DecompressionBombWarning) as error:
-        raise BadData(path, f"is no image: {shown(str(error))}", fix="take it out, or get it again") from None
+        raise BadData(path, f"is no image: {printable(str(error))}", fix="take it out, or get it again") from None
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
+def to_eight_bits(image: Image.Image) -> Image.Image:
     """An image of 16 bits brought to 8: Pillow itself would cut off whatever is brighter than 255."""
     if not image.mode.startswith("I;16"):
         return image
@@ -78,14 +78,14 @@ def _pixels(path: Path, size: tuple[int, int], options: Options) -> np.ndarray:
         if options.size is None and (image.height, image.width) != size:
             what = f"has {image.height} x {image.width} pixels, the first image has {size[0]} x {size[1]}"
             raise BadData(path, what, fix=f"bring all to one size: size=({size[0]}, {size[1]})")
-        if image.mode in TOO_WIDE:
+        if image.mode in UNSCALED_MODES:
             raise BadData(path, "has pixels of 32 bits", fix="bring it to 8 or 16 bits a channel")
         try:
-            plain = eight_bits(image).convert("RGB")
+            plain = to_eight_bits(image).convert("RGB")
             if options.size is not None and (plain.height, plain.width) != size:
                 plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         except _BROKEN as error:
-            raise BadData(path, f"is damaged: {shown(str(error))}", fix="take it out, or get it again") from None
+            raise BadData(path, f"is damaged: {printable(str(error))}", fix="take it out, or get it again") from None
         return np.asarray(plain, np.uint8).reshape(-1)
 
 

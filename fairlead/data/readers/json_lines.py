@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from fairlead.data.errors import BadData, shown
+from fairlead.data.errors import BadData, printable
 from fairlead.data.options import Options
-from fairlead.data.readers.streams import packing
-from fairlead.data.readers.text_chunks import chunks, in_order, too_long
+from fairlead.data.readers.streams import compression_of
+from fairlead.data.readers.text_chunks import chunks, row_too_long
 from fairlead.data.source import Batches, sliced
+from fairlead.data.thread_map import map_in_order
 
 _ROW = re.compile(r"in row (\d+)")
 _COLUMN = re.compile(r"Column\(/?([^)]*)\)")
@@ -28,7 +29,7 @@ _KINDS[[ord("["), ord("{")]], _KINDS[[ord("]"), ord("}")]], _KINDS[ord('"')] = 1
 _SAMPLE = 1 << 20
 
 
-def look(path: Path, options: Options) -> pa.Schema:
+def inspect(path: Path, options: Options) -> pa.Schema:
     """The fields of the first lines; one that is never set in them is taken for text."""
     sample = next(_chunks(path, options, least=_SAMPLE), b"")
     if not sample.strip():
@@ -39,19 +40,19 @@ def look(path: Path, options: Options) -> pa.Schema:
     try:
         found = _parse(sample, None, options, path).schema
     except pa.ArrowInvalid as error:
-        raise _fault(path, error, 0) from None
+        raise _as_bad_data(path, error, 0) from None
     return pa.schema([pa.field(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in found])
 
 
 def batches(path: Path, schema: pa.Schema, options: Options) -> Batches:
     """All lines of one file; a field that the schema does not have, or of another type, is refused."""
     work = partial(_parse, schema=schema, options=options, path=path)
-    done, parsed = 0, in_order(work, _chunks(path, options), options.threads)
+    done, parsed = 0, map_in_order(work, _chunks(path, options), options.threads)
     while True:
         try:
             batch = next(parsed, None)
         except pa.ArrowInvalid as error:
-            raise _fault(path, error, done, schema) from None
+            raise _as_bad_data(path, error, done, schema) from None
         if batch is None:
             return
         assert isinstance(batch, pa.RecordBatch)
@@ -63,14 +64,14 @@ def _chunks(path: Path, options: Options, least: int = 0) -> Iterator[bytes]:
     lines = 0
     for chunk in chunks(path, options, least=least):
         if len(chunk) > options.row_bytes and max(map(len, chunk.split(b"\n"))) > options.row_bytes:
-            raise too_long(path, options, lines + 1)
+            raise row_too_long(path, options, lines + 1)
         lines += chunk.count(b"\n")
         if not chunk.isspace():
             yield chunk
 
 
 def _parse(text: bytes, schema: pa.Schema | None, options: Options, path: Path) -> pa.RecordBatch:
-    if depth(text) > _DEPTH:
+    if nesting_depth(text) > _DEPTH:
         raise BadData(path, f"values lie in each other more than {_DEPTH} deep", fix="flatten them")
     table = pajson.read_json(
         pa.BufferReader(text),
@@ -86,7 +87,7 @@ def _parse(text: bytes, schema: pa.Schema | None, options: Options, path: Path) 
     return batch
 
 
-def depth(text: bytes) -> int:
+def nesting_depth(text: bytes) -> int:
     """How deep brackets lie in each other, strings aside: the parser would follow them down to the end of its stack."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
@@ -97,10 +98,10 @@ def depth(text: bytes) -> int:
     return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
 
 
-def _fault(path: Path, error: pa.ArrowInvalid, done: int, schema: pa.Schema | None = None) -> BadData:
+def _as_bad_data(path: Path, error: pa.ArrowInvalid, done: int, schema: pa.Schema | None = None) -> BadData:
     if schema is not None and "unexpected field" in str(error):
         return _unknown_field(path, done, schema)
-    text = shown(str(error).removeprefix("JSON parse error: ").splitlines()[0])
+    text = printable(str(error).removeprefix("JSON parse error: ").splitlines()[0])
     row, column = _ROW.search(text), _COLUMN.search(text)
     fix = "mend the line: every line is one object with fields of the same types; or say the type: schema={...}"
     return BadData(
@@ -113,7 +114,7 @@ def _unknown_field(path: Path, done: int, schema: pa.Schema) -> BadData:
     """The parser does not say which field it was: it is looked for, from the rows on that were still fine."""
     known = set(schema.names)
     fix = "it does not come up in the first rows; say its type: schema={...}, or take it out"
-    with path.open("rb") if path.is_file() and packing(path) is None else nullcontext(None) as file:
+    with path.open("rb") if path.is_file() and compression_of(path) is None else nullcontext(None) as file:
         for row, line in enumerate(file or ()):
             if row >= done and (new := set(_fields(line)) - known):
                 return BadData(path, "is a field that the schema does not have", row=row + 1, column=min(new), fix=fix)

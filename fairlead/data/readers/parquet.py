@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fairlead.data.errors import BadData, shown
+from fairlead.data.errors import BadData, printable
 from fairlead.data.options import MIB, Options
 from fairlead.data.source import Batches
 
-_AGAIN = "get the file again and compare its checksum"
+_GET_AGAIN = "get the file again and compare its checksum"
 
 
-def look(path: Path, options: Options) -> tuple[pa.Schema, int]:
+def inspect(path: Path, options: Options) -> tuple[pa.Schema, int]:
     """Schema and number of rows, from the footer."""
     with _open(path) as file:
-        _weigh(path, file.metadata, options)
+        _check_expansion(path, file.metadata, options)
         names = file.schema_arrow.names
         if twice := [name for name in names if names.count(name) > 1]:
             raise BadData(path, "two columns have this name", column=twice[0], fix="write it with a name for each")
@@ -34,10 +34,10 @@ def look(path: Path, options: Options) -> tuple[pa.Schema, int]:
 def batches(path: Path, schema: pa.Schema, options: Options) -> Batches:
     """All rows of one file; columns of another type than the schema's are cast, where nothing is lost by it."""
     with _open(path) as file:
-        plan = _plan(file, options)
+        plan = _decoding_plan(file, options)
     done = 0
-    for batch in _joined(_unpacked(path, _decoded(path, plan), options), options):
-        yield _fitting(path, batch, schema, done)
+    for batch in _merge_small_batches(_expand_dictionaries(path, _decoded(path, plan), options), options):
+        yield _cast_to_schema(path, batch, schema, done)
         done += batch.num_rows
 
 
@@ -51,23 +51,23 @@ def _open(path: Path, packed: list[str] | None = None) -> Iterator[pq.ParquetFil
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise BadData(path, f"is no whole Parquet file: {shown(str(error))}", fix=_AGAIN) from error
+        raise BadData(path, f"is no whole Parquet file: {printable(str(error))}", fix=_GET_AGAIN) from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _DecodingPlan:
     """How a file is decoded: so many rows at a time, these columns as places in a dictionary."""
 
     rows: int
     packed: tuple[str, ...]
 
 
-def _decoded(path: Path, plan: _Plan) -> Batches:
+def _decoded(path: Path, plan: _DecodingPlan) -> Batches:
     with _open(path, list(plan.packed)) as file:
         yield from file.iter_batches(batch_size=plan.rows, use_threads=False)
 
 
-def _weigh(path: Path, meta: pq.FileMetaData, options: Options) -> None:
+def _check_expansion(path: Path, meta: pq.FileMetaData, options: Options) -> None:
     unpacked = sum(meta.row_group(place).total_byte_size for place in range(meta.num_row_groups))
     packed = max(1, path.stat().st_size)
     if unpacked > options.unpacked_free_bytes and unpacked > packed * options.expansion:
@@ -75,7 +75,7 @@ def _weigh(path: Path, meta: pq.FileMetaData, options: Options) -> None:
         raise BadData(path, what, fix="if it is genuine, read it with a higher expansion=")
 
 
-def _plan(file: pq.ParquetFile, options: Options) -> _Plan:
+def _decoding_plan(file: pq.ParquetFile, options: Options) -> _DecodingPlan:
     """One long word that a dictionary repeats must not be copied unseen, as often as there are rows.
 
     Small columns are left as dictionary and places until they have been weighed. Where that itself would take too much,
@@ -86,14 +86,14 @@ def _plan(file: pq.ParquetFile, options: Options) -> _Plan:
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
     rows = max(1, min(options.batch_rows, int(options.memory_bytes / 8 / max(1.0, widest))))
     words = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
-    sizes = _sizes(file, words)
+    sizes = _dictionary_chunk_bytes(file, words)
     packed = tuple(sorted(name for name, size in sizes.items() if size <= options.memory_bytes // 16))
     if len(packed) < len(sizes):
         rows = max(1, min(rows, options.memory_bytes // MIB))
-    return _Plan(rows, packed)
+    return _DecodingPlan(rows, packed)
 
 
-def _sizes(file: pq.ParquetFile, words: list[str]) -> dict[str, int]:
+def _dictionary_chunk_bytes(file: pq.ParquetFile, words: list[str]) -> dict[str, int]:
     """The largest chunk of each column that is stored with a dictionary."""
     found: dict[str, int] = {}
     for number in range(file.metadata.num_row_groups if words else 0):
@@ -107,29 +107,29 @@ def _sizes(file: pq.ParquetFile, words: list[str]) -> dict[str, int]:
     return found
 
 
-def _unpacked(path: Path, batches: Batches, options: Options) -> Batches:
+def _expand_dictionaries(path: Path, batches: Batches, options: Options) -> Batches:
     """Batches with their dictionaries spread out, in as many pieces as the memory demands."""
     done = 0
     for batch in batches:
         try:
             batch.validate(full=True)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            raise BadData(path, f"is damaged: {shown(str(error))}", row=done + 1, fix=_AGAIN) from None
+            raise BadData(path, f"is damaged: {printable(str(error))}", row=done + 1, fix=_GET_AGAIN) from None
         size = 0
         for place, column in enumerate(batch.columns):
-            size += _size(path, column, batch.schema.names[place], done, options)
+            size += _expanded_bytes(path, column, batch.schema.names[place], done, options)
         rows = max(1, int(batch.num_rows * min(1.0, options.memory_bytes / 8 / max(1, size))))
         for begin in range(0, batch.num_rows, rows):
-            yield _plain(batch.slice(begin, rows))
+            yield _without_dictionaries(batch.slice(begin, rows))
         done += batch.num_rows
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _joined(batches: Batches, options: Options) -> Batches:
+def _merge_small_batches(batches: Batches, options: Options) -> Batches:
     """Small batches as larger ones, up to the rows that were asked for and an eighth of the memory."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
@@ -143,7 +143,7 @@ def _joined(batches: Batches, options: Options) -> Batches:
         yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
 
 
-def _size(path: Path, column: pa.Array, name: str, done: int, options: Options) -> int:
+def _expanded_bytes(path: Path, column: pa.Array, name: str, done: int, options: Options) -> int:
     """Bytes of a column once it is spread out; a cell that is too long is refused."""
     kind = column.type
     words = column.dictionary if pa.types.is_dictionary(kind) else column
@@ -161,7 +161,7 @@ def _size(path: Path, column: pa.Array, name: str, done: int, options: Options) 
     return int(pc.sum(lengths).as_py() or 0)
 
 
-def _fitting(path: Path, batch: pa.RecordBatch, schema: pa.Schema, done: int) -> pa.RecordBatch:
+def _cast_to_schema(path: Path, batch: pa.RecordBatch, schema: pa.Schema, done: int) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)
@@ -169,7 +169,7 @@ def _fitting(path: Path, batch: pa.RecordBatch, schema: pa.Schema, done: int) ->
             try:
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                what = f"does not fit {field.type}: {shown(str(error))}"
+                what = f"does not fit {field.type}: {printable(str(error))}"
                 fix = "read it with the type that it has"
                 raise BadData(path, what, row=done + 1, column=field.name, fix=fix) from None
         columns.append(column)

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, UnidentifiedImageError
 
-from fairlead.data.errors import BadData, shown
+from fairlead.data.errors import BadData, printable
 from fairlead.data.options import Options
-from fairlead.data.readers.arrays import fixed, shaped
+from fairlead.data.readers.arrays import array_field, fixed_size_list
 from fairlead.data.source import Batches
 
-PICTURES = pa.schema([shaped("image", pa.uint8(), (32, 32, 3)), pa.field("label", pa.uint8())])
+CIFAR10_SCHEMA = pa.schema([array_field("image", pa.uint8(), (32, 32, 3)), pa.field("label", pa.uint8())])
 _EACH, _RECORD = 32 * 32 * 3, 32 * 32 * 3 + 1
 _STRIP = 16_000 * 32  # pixels of one strip of 500 pictures
 
@@ -32,12 +32,12 @@ capital-loss hours-per-week native-country income"""
 _NAMES = {"kddcup.": tuple(_KDD.split()), "corrected": tuple(_KDD.split()), "adult.": tuple(_ADULT.split())}
 
 
-def known_names(path: Path) -> tuple[str, ...]:
+def known_column_names(path: Path) -> tuple[str, ...]:
     """Columns of a file that is known by its name and has no header itself."""
     return next((names for begin, names in _NAMES.items() if path.name.startswith(begin)), ())
 
 
-def is_pictures(path: Path) -> bool:
+def is_cifar10_batch(path: Path) -> bool:
     """Whether this is a batch of CIFAR-10, as published or packed."""
     if path.suffix == ".bin":
         return path.stat().st_size % _RECORD == 0 and path.stat().st_size > 0
@@ -58,13 +58,13 @@ def batches(path: Path, options: Options) -> Batches:
             UnidentifiedImageError, NotImplementedError, Image.DecompressionBombError) as error:  # fmt: skip
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        what = f"is no whole batch of CIFAR-10: {shown(str(error))}"
+        what = f"is no whole batch of CIFAR-10: {printable(str(error))}"
         raise BadData(path, what, fix="get it again: fairlead data get cifar10") from error
 
 
 def _batch(pixels: np.ndarray, labels: np.ndarray) -> pa.RecordBatch:
-    columns = [fixed(pixels, PICTURES.field("image").type), pa.array(labels, pa.uint8())]
-    return pa.RecordBatch.from_arrays(columns, schema=PICTURES)
+    columns = [fixed_size_list(pixels, CIFAR10_SCHEMA.field("image").type), pa.array(labels, pa.uint8())]
+    return pa.RecordBatch.from_arrays(columns, schema=CIFAR10_SCHEMA)
 
 
 def _binary(path: Path, options: Options) -> Iterator[pa.RecordBatch]:

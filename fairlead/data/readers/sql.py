@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from fairlead.data.errors import BadData, shown
+from fairlead.data.errors import BadData, printable
 from fairlead.data.options import Options
-from fairlead.data.schema import settled
+from fairlead.data.schema import with_declared_types
 from fairlead.data.source import Batches, Source
 from fairlead.errors import InvalidSpec
 
@@ -42,29 +42,29 @@ class _Query:
 
 def source(url: str, options: Options) -> Source:
     """A query as a source; with ``order`` it goes up to the highest value that there is now, and from ``after`` on."""
-    name, run, quote = _door(url, options)
+    name, run, quote = _connect(url, options)
     if (options.query is None) == (options.table is None):
         raise InvalidSpec("say what to read", field="source", fix="give either query='SELECT ...' or table='name'")
     text = options.query or f"SELECT * FROM {'.'.join(quote(part) for part in str(options.table).split('.'))}"
     text = text.strip().removesuffix(";")
-    _goes_on(options)
+    _check_resumable(options)
     query = _Query(text, None, None, None)
     if options.order is not None:
         quoted = quote(options.order)
-        _has_column(run, text, options.order)
-        _all_placed(run, text, quoted, name, options.order)
+        _check_order_column(run, text, options.order)
+        _check_no_null_order(run, text, quoted, name, options.order)
         top = next(run(f"SELECT max({quoted}) AS high FROM ({text}) AS source", {}))
         after = (options.after or {}).get("high")
         high = top.column(0)[0].as_py()
         query = _Query(text, quoted, after, after if high is None else high)
     # All rows count for the schema, not only new ones: of these there may be none, or none in which a column is set.
-    schema = settled(name, _look(run, replace(query, after=None), name), options.schema)
+    schema = with_declared_types(name, _infer_schema(run, replace(query, after=None), name), options.schema)
     mark = {"query": text, "order": options.order, "high": query.upto}
-    start = partial(_fitting, run, query, schema, name)
-    return Source(name, "sql", schema, start, lambda: dict(mark), told_apart=False)
+    start = partial(_cast_batches, run, query, schema, name)
+    return Source(name, "sql", schema, start, lambda: dict(mark), watermark_identifies_content=False)
 
 
-def _goes_on(options: Options) -> None:
+def _check_resumable(options: Options) -> None:
     """Refuse to read on where nothing tells new rows from old ones: all of them would come once more."""
     if options.after is None:
         return
@@ -78,7 +78,7 @@ def _goes_on(options: Options) -> None:
                           field="order", fix="read on in the same order, or load the data set anew")  # fmt: skip
 
 
-def _has_column(run: Run, text: str, order: str) -> None:
+def _check_order_column(run: Run, text: str, order: str) -> None:
     """Refuse a name that the query does not give: some databases take it for a text that all rows have in common."""
     found = next(run(f"SELECT * FROM ({text}) AS source WHERE 1 = 0", {})).schema.names
     if order.casefold() not in {each.casefold() for each in found}:
@@ -86,7 +86,7 @@ def _has_column(run: Run, text: str, order: str) -> None:
                           fix=f"name one of {', '.join(found[:20])}")  # fmt: skip
 
 
-def _all_placed(run: Run, text: str, quoted: str, name: str, order: str) -> None:
+def _check_no_null_order(run: Run, text: str, quoted: str, name: str, order: str) -> None:
     """Rows without a value of the growing column are above no mark: they would be left out, then and later."""
     lost = next(run(f"SELECT count(*) AS lost FROM ({text}) AS source WHERE {quoted} IS NULL", {}))
     count = lost.column(0)[0].as_py()
@@ -95,13 +95,13 @@ def _all_placed(run: Run, text: str, quoted: str, name: str, order: str) -> None
                       column=order, fix=f"give them a value, or leave them out: WHERE {order} IS NOT NULL")  # fmt: skip
 
 
-def _look(run: Run, query: _Query, name: str) -> pa.Schema:
+def _infer_schema(run: Run, query: _Query, name: str) -> pa.Schema:
     for batch in run(*query.range()):
         return batch.schema
     raise BadData(name, "the query gives no columns", fix="write one that selects rows")
 
 
-def _fitting(run: Run, query: _Query, schema: pa.Schema, name: str) -> Batches:
+def _cast_batches(run: Run, query: _Query, schema: pa.Schema, name: str) -> Batches:
     done = 0
     for batch in run(*query.range()):
         columns = []
@@ -109,7 +109,7 @@ def _fitting(run: Run, query: _Query, schema: pa.Schema, name: str) -> Batches:
             try:
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                what = f"does not fit {field.type}: {shown(str(error))}"
+                what = f"does not fit {field.type}: {printable(str(error))}"
                 fix = f"cast it in the query, or say the type: schema={{{field.name!r}: 'string'}}"
                 raise BadData(name, what, row=done + 1, column=field.name, fix=fix) from None
         if batch.num_rows:
@@ -117,9 +117,9 @@ def _fitting(run: Run, query: _Query, schema: pa.Schema, name: str) -> Batches:
         done += batch.num_rows
 
 
-def _door(url: str, options: Options) -> tuple[str, Run, Callable[[str], str]]:
+def _connect(url: str, options: Options) -> tuple[str, Run, Callable[[str], str]]:
     if url.startswith("duckdb:"):
-        return url, partial(_duckdb, url, options), lambda name: '"' + name.replace('"', '""') + '"'
+        return url, partial(_run_duckdb, url, options), lambda name: '"' + name.replace('"', '""') + '"'
     import sqlalchemy
     from sqlalchemy.pool import NullPool
 
@@ -127,31 +127,37 @@ def _door(url: str, options: Options) -> tuple[str, Run, Callable[[str], str]]:
         engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
         fix = "write it like postgresql+psycopg://user@host/name or sqlite:///file.db, and install the driver it names"
-        raise InvalidSpec(f"no database can be reached by it: {shown(str(error))}", field="source", fix=fix) from None
+        raise InvalidSpec(
+            f"no database can be reached by it: {printable(str(error))}", field="source", fix=fix
+        ) from None
     shown_url = engine.url.render_as_string(hide_password=True)
     file = engine.url.database or ":memory:"
     in_file = engine.dialect.name == "sqlite" and file != ":memory:" and not file.startswith("file:")
     if in_file and not Path(file).is_file():  # it would be made, empty
         raise BadData(shown_url, f"there is no file {file}", fix="check the path; /// is relative, //// is not")
-    return shown_url, partial(_alchemy, engine, shown_url, options), engine.dialect.identifier_preparer.quote_identifier
+    return (
+        shown_url,
+        partial(_run_sqlalchemy, engine, shown_url, options),
+        engine.dialect.identifier_preparer.quote_identifier,
+    )
 
 
 @contextmanager
-def _refusing(name: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+def _query_errors(name: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
         fix = "look at the query and at what it names; whoever is asked must be allowed to read it"
-        raise BadData(name, f"the query failed: {shown(str(error).splitlines()[0])}", fix=fix) from None
+        raise BadData(name, f"the query failed: {printable(str(error).splitlines()[0])}", fix=fix) from None
 
 
-def _distinct(name: str, columns: list[str]) -> None:
+def _check_distinct_names(name: str, columns: list[str]) -> None:
     if twice := [column for column, count in Counter(columns).items() if count > 1]:
         fix = "give each a name of its own in the query: SELECT a.id AS a_id, b.id AS b_id"
         raise BadData(name, "two columns have this name", column=twice[0], fix=fix)
 
 
-def _duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> Batches:
+def _run_duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> Batches:
     import duckdb
 
     path = url.removeprefix("duckdb:").removeprefix("//").removeprefix("/") if url != "duckdb:" else ""
@@ -164,9 +170,9 @@ def _duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> Batc
     named = {**options.parameters, **more}
     for name in named:
         text = text.replace(f":{name}", f"${name}")
-    with _refusing(url, (duckdb.Error,)), duckdb.connect(path or ":memory:", bool(path), settings) as database:
+    with _query_errors(url, (duckdb.Error,)), duckdb.connect(path or ":memory:", bool(path), settings) as database:
         reader: Any = database.sql(text, params=named or None).to_arrow_reader(options.batch_rows)
-        _distinct(url, reader.schema.names)
+        _check_distinct_names(url, reader.schema.names)
         empty = pa.RecordBatch.from_pylist([], schema=reader.schema)
         first = True
         for batch in reader:
@@ -176,14 +182,14 @@ def _duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> Batc
             yield empty
 
 
-def _alchemy(engine: Any, name: str, options: Options, text: str, more: dict[str, Any]) -> Batches:
+def _run_sqlalchemy(engine: Any, name: str, options: Options, text: str, more: dict[str, Any]) -> Batches:
     import sqlalchemy
 
-    with _refusing(name, (sqlalchemy.exc.SQLAlchemyError,)), engine.connect() as link:
+    with _query_errors(name, (sqlalchemy.exc.SQLAlchemyError,)), engine.connect() as link:
         streaming = link.execution_options(stream_results=True, max_row_buffer=_PARTITION)
         result = streaming.execute(sqlalchemy.text(text), {**options.parameters, **more})
         names, types = list(result.keys()), dict[str, pa.DataType]()
-        _distinct(name, names)
+        _check_distinct_names(name, names)
         done = 0
         for rows in result.partitions(min(options.batch_rows, _PARTITION if done else options.sample_rows)):
             yield _batch(name, names, rows, types, done)
@@ -201,7 +207,7 @@ def _batch(name: str, names: list[str], rows: Any, types: dict[str, pa.DataType]
             made = pa.array(plain, types.get(column))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             fix = "cast it in the query, so that all its values have one type"
-            raise BadData(name, shown(str(error)), row=done + 1, column=column, fix=fix) from None
+            raise BadData(name, printable(str(error)), row=done + 1, column=column, fix=fix) from None
         made = made.cast(pa.string()) if pa.types.is_null(made.type) else made
         types.setdefault(column, made.type)
         columns.append(made)

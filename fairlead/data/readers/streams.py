@@ -22,14 +22,14 @@ _BROKEN: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def packing(path: Path) -> str | None:
+def compression_of(path: Path) -> str | None:
     """How a file is compressed, by its first bytes: names lie more often."""
     with path.open("rb") as file:
         begin = file.read(6)
     return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), None)
 
 
-def locate(path: Path) -> tuple[Path, str | None]:
+def split_archive_path(path: Path) -> tuple[Path, str | None]:
     """A path, or an archive and the member of it that ``bank.zip/bank-full.csv`` names."""
     for parent in path.parents:
         if parent.is_file():
@@ -39,13 +39,13 @@ def locate(path: Path) -> tuple[Path, str | None]:
 
 def blocks(path: Path, options: Options) -> Iterator[bytes]:
     """The unpacked bytes of a file, in blocks of limited size; of a plain one only those in the window."""
-    archive, member = locate(path)
-    kind = packing(archive)
+    archive, member = split_archive_path(path)
+    kind = compression_of(archive)
     if kind is None:
-        yield from _plain(archive, *options.window)
+        yield from _plain_blocks(archive, *options.window)
         return
     packed = max(1, archive.stat().st_size)
-    unpacked = _zipped(archive, member) if kind == "zip" else _unpacked(archive, kind)
+    unpacked = _zip_blocks(archive, member) if kind == "zip" else _decompressed_blocks(archive, kind)
     seen = 0
     while True:
         try:
@@ -62,7 +62,7 @@ def blocks(path: Path, options: Options) -> Iterator[bytes]:
         yield block
 
 
-def _plain(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
+def _plain_blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
     left = (path.stat().st_size if stop is None else stop) - start  # what is appended meanwhile is for the next read
     with path.open("rb") as file:
         file.seek(start)
@@ -71,7 +71,7 @@ def _plain(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
             yield block
 
 
-def _unpacked(path: Path, kind: str) -> Iterator[bytes]:
+def _decompressed_blocks(path: Path, kind: str) -> Iterator[bytes]:
     """These codecs compare checksums, notice an early end and refuse frames that want too much memory."""
     if kind == "gzip":  # three times as fast as zlib
         with igzip.IGzipFile(path, "rb") as stream:  # type: ignore[no-untyped-call]
@@ -83,14 +83,14 @@ def _unpacked(path: Path, kind: str) -> Iterator[bytes]:
             yield block
 
 
-def _zipped(path: Path, member: str | None) -> Iterator[bytes]:
+def _zip_blocks(path: Path, member: str | None) -> Iterator[bytes]:
     with ExitStack() as stack:
-        inner = stack.enter_context(_member(stack, path, member))
+        inner = stack.enter_context(_open_member(stack, path, member))
         while block := inner.read(MIB):
             yield block
 
 
-def _member(stack: ExitStack, path: Path, member: str | None) -> IO[bytes]:
+def _open_member(stack: ExitStack, path: Path, member: str | None) -> IO[bytes]:
     archive = stack.enter_context(zipfile.ZipFile(path))
     files = [info for info in archive.infolist() if not info.is_dir() and not info.filename.startswith("__MACOSX/")]
     chosen = [info for info in files if member is None or info.filename == member]
@@ -104,7 +104,7 @@ def _member(stack: ExitStack, path: Path, member: str | None) -> IO[bytes]:
     return archive.open(chosen[0])
 
 
-def whole(path: Path, options: Options) -> bytes:
+def read_whole(path: Path, options: Options) -> bytes:
     """A small file, unpacked; one that is larger than a cell may be is refused."""
     found = bytearray()
     for block in blocks(path, options):

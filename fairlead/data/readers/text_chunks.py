@@ -5,11 +5,10 @@ from __future__ import annotations
 import codecs
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,9 @@ from fairlead.data.readers.streams import blocks
 
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
-T = TypeVar("T")
 
 
-def decoded(path: Path, options: Options) -> Iterator[bytes]:
+def utf8_blocks(path: Path, options: Options) -> Iterator[bytes]:
     """The text as UTF-8 without a byte order mark; another encoding is said by the caller or by such a mark."""
     source = blocks(path, options)
     first = next(source, b"")
@@ -60,15 +58,15 @@ def _transcoded(path: Path, first: bytes, source: Iterator[bytes], encoding: str
 def chunks(path: Path, options: Options, *, separators: str = "", least: int = 0) -> Iterator[bytes]:
     """Whole lines, about ``chunk_bytes`` at a time; of separated values, a line break in a quoted one ends no line."""
     rest, pieces, size, done, least = b"", list[bytes](), 0, 0, least or options.chunk_bytes
-    for block in decoded(path, options):
+    for block in utf8_blocks(path, options):
         pieces.append(block)
         size += len(block)
         if size < least:
             continue
         text = b"".join([rest, *pieces])
-        cut = _last_end(text, separators)
+        cut = _end_of_last_row(text, separators)
         if len(text) - cut > options.row_bytes + len(block):  # this much of one row, and still no end of it
-            raise too_long(path, options, _lines(path, options, done + cut) + 1)
+            raise row_too_long(path, options, _line_count(path, options, done + cut) + 1)
         if cut:
             yield text[:cut]
             done += cut
@@ -77,10 +75,10 @@ def chunks(path: Path, options: Options, *, separators: str = "", least: int = 0
         yield text
 
 
-def _lines(path: Path, options: Options, before: int) -> int:
+def _line_count(path: Path, options: Options, before: int) -> int:
     """Lines in the first so many bytes: counted when there is something to say about the next one, not before."""
     count = 0
-    for block in decoded(path, options):
+    for block in utf8_blocks(path, options):
         count += block.count(b"\n", 0, max(0, before))
         before -= len(block)
         if before <= 0:
@@ -88,7 +86,7 @@ def _lines(path: Path, options: Options, before: int) -> int:
     return count
 
 
-def too_long(path: Path, options: Options, line: int | None = None, **place: Any) -> BadData:
+def row_too_long(path: Path, options: Options, line: int | None = None, **place: Any) -> BadData:
     at = f"line {line:,} on, " if line is not None else ""
     what = f"{at}more than {options.row_bytes:,} bytes in one row: a huge cell, a quote never closed, or no table"
     return BadData(path, what, **place, fix="mend the row, or read with a higher cell_bytes= (and memory_bytes=)")
@@ -100,19 +98,19 @@ def quoted_values(separators: str) -> re.Pattern[bytes]:
     return re.compile(rb'(?:\A|(?<=[\n%b]))"(?:[^"]++|"")*+("?)' % re.escape(separators.encode()))
 
 
-def is_cut_off(text: bytes, separators: str) -> bool:
+def has_open_quote(text: bytes, separators: str) -> bool:
     """Whether the last value between quotes is never closed."""
     last = deque(quoted_values(separators).finditer(text), maxlen=1)
     return bool(last) and not last[0][1]
 
 
-def _last_end(text: bytes, separators: str) -> int:
+def _end_of_last_row(text: bytes, separators: str) -> int:
     """Just behind the last line break that lies in no quoted value."""
     cut = text.rfind(b"\n") + 1
     if not separators or not cut or b'"' not in text:  # to look for one is much faster than to follow them
         return cut
-    if _all_count(text, separators):
-        return _even(text, cut)
+    if _no_literal_quotes(text, separators):
+        return _end_with_even_quotes(text, cut)
     for begin, end in reversed([found.span() for found in quoted_values(separators).finditer(text)]):
         if end < cut:
             break
@@ -121,7 +119,7 @@ def _last_end(text: bytes, separators: str) -> int:
     return cut
 
 
-def _all_count(text: bytes, separators: str) -> bool:
+def _no_literal_quotes(text: bytes, separators: str) -> bool:
     """Whether no quote is just a letter, as in nearly all files: every other one stands where a value begins.
 
     Or behind a quote, where two of them mean one. Seen for all at once: far faster than to follow each.
@@ -132,7 +130,7 @@ def _all_count(text: bytes, separators: str) -> bool:
     return bool(np.isin(before, np.frombuffer(f'\n"{separators}'.encode(), np.uint8)).all())
 
 
-def _even(text: bytes, cut: int) -> int:
+def _end_with_even_quotes(text: bytes, cut: int) -> int:
     """The last line break up to here that has an even number of quotes before it."""
     odd = text.count(b'"', 0, cut) % 2
     while odd and cut:
@@ -141,22 +139,3 @@ def _even(text: bytes, cut: int) -> int:
         odd = (odd + text.count(b'"', before, cut)) % 2
         cut = before
     return cut
-
-
-def in_order(work: Callable[[T], object], items: Iterator[T], threads: int) -> Iterator[object]:
-    """``map`` over threads: results in the order of the items, and never more than two items a thread under way."""
-    if threads <= 1:
-        yield from map(work, items)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
-        waiting: deque[Future[object]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for late in waiting:
-                late.cancel()

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from fairlead.data.errors import BadData
 from fairlead.data.options import Options
-from fairlead.data.readers.streams import whole
-from fairlead.data.readers.text_chunks import chunks, too_long
+from fairlead.data.readers.streams import read_whole
+from fairlead.data.readers.text_chunks import chunks, row_too_long
 from fairlead.data.source import Batches, sliced
 
 LINES = pa.schema([("text", pa.string())])
@@ -24,7 +24,7 @@ def line_batches(path: Path, options: Options) -> Batches:
     for chunk in chunks(path, options):
         lines = chunk.removesuffix(b"\n").split(b"\n")
         if len(chunk) > options.row_bytes and max(map(len, lines)) > options.row_bytes:
-            raise too_long(path, options, done + 1 + max(range(len(lines)), key=lambda at: len(lines[at])))
+            raise row_too_long(path, options, done + 1 + max(range(len(lines)), key=lambda at: len(lines[at])))
         column = pa.array([line.removesuffix(b"\r") for line in lines], pa.binary())
         yield from sliced(_as_text(path, column, done), options.batch_rows)
         done += len(lines)
@@ -57,7 +57,7 @@ def folder_batches(files: Sequence[Path], options: Options) -> Batches:
 
 def _read(files: Iterator[Path], options: Options, most: int) -> Iterator[tuple[str, str]]:
     for path in files:
-        data = whole(path, options)
+        data = read_whole(path, options)
         try:
             yield data.decode(options.encoding or "utf-8"), path.parent.name
         except (UnicodeDecodeError, LookupError):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fairlead.data.recipes.batch_columns import Array, Frame, materialised
+from fairlead.data.recipes.batch_columns import Array, Frame, to_array
 from fairlead.data.recipes.column_assembly import Matrix
 from fairlead.data.recipes.statistics import Reservoir
 from fairlead.data.recipes.step import Learner, State, Step
@@ -31,11 +31,11 @@ class Flag(Step):
     seed: int = 0
 
     @property
-    def renames(self) -> bool:
+    def changes_columns(self) -> bool:
         return True
 
     @property
-    def leaves_out(self) -> bool:
+    def drops_rows(self) -> bool:
         return self.action == "drop"
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
@@ -43,12 +43,14 @@ class Flag(Step):
 
     def apply(self, state: State, frame: Frame) -> None:
         forest = {name: np.asarray(values) for name, values in state["forest"].items()}
-        found = scores(_rows(frame, state["columns"]), forest, float(state["longest"]), int(state["depth"]))
+        found = anomaly_scores(
+            _feature_matrix(frame, state["columns"]), forest, float(state["longest"]), int(state["depth"])
+        )
         flags = found > state["threshold"]
         places = np.flatnonzero(flags)
-        frame.flagged |= dict(zip(frame.places[places].tolist(), found[places].tolist(), strict=True))
-        if self.leaves_out:
-            frame.keep(~flags)
+        frame.flagged |= dict(zip(frame.row_numbers[places].tolist(), found[places].tolist(), strict=True))
+        if self.drops_rows:
+            frame.filter(~flags)
         else:
             frame.columns[self.into] = found.astype(np.float32)
             frame.columns[f"{self.into}_flag"] = flags.astype(np.uint8)
@@ -58,9 +60,9 @@ class _Forest:
     def __init__(self, columns: list[str], step: Flag) -> None:
         self._columns, self._step, self._sample = columns, step, Reservoir(_SAMPLE, step.seed)
 
-    def look(self, frame: Frame) -> tuple[Array, Array, Array]:
-        chosen, keys = self._sample.choose(frame.places)
-        return frame.places[chosen], keys, _rows(frame, self._columns)[chosen]
+    def summarise(self, frame: Frame) -> tuple[Array, Array, Array]:
+        chosen, keys = self._sample.choose(frame.row_numbers)
+        return frame.row_numbers[chosen], keys, _feature_matrix(frame, self._columns)[chosen]
 
     def add(self, seen: tuple[Array, Array, Array]) -> None:
         self._sample.add(*seen)
@@ -72,25 +74,25 @@ class _Forest:
         if not len(rows):
             sample = np.zeros((1, max(1, len(self._columns))), np.float32)
         grown = IsolationForest(n_estimators=self._step.trees, random_state=self._step.seed).fit(sample)
-        forest, depth = _arrays(grown)
+        forest, depth = _tree_arrays(grown)
         longest = float(_average_path(np.array([grown.max_samples_]))[0]) or 1.0
-        found = scores(sample, forest, longest, depth)
+        found = anomaly_scores(sample, forest, longest, depth)
         threshold = float(np.quantile(found, 1.0 - self._step.part))
         flagged = {str(row): float(score) for row, score in zip(rows, found, strict=False) if score > threshold}
         return {"columns": self._columns, "forest": forest, "longest": longest, "depth": depth,
                 "threshold": threshold, "flagged": flagged}  # fmt: skip
 
 
-def scores(rows: Array, forest: dict[str, Array], longest: float, depth: int) -> Array:
+def anomaly_scores(rows: Array, forest: dict[str, Array], longest: float, depth: int) -> Array:
     """How easily each row is set apart: 2 to the power of minus its mean path over the expected one."""
     found = np.empty(len(rows))
     for begin in range(0, len(rows), _ROWS):
         some = np.ascontiguousarray(rows[begin : begin + _ROWS], np.float32)
-        found[begin : begin + len(some)] = np.exp2(-_paths(some, forest, depth) / longest)
+        found[begin : begin + len(some)] = np.exp2(-_mean_path_lengths(some, forest, depth) / longest)
     return found
 
 
-def _paths(rows: Array, forest: dict[str, Array], depth: int) -> Array:
+def _mean_path_lengths(rows: Array, forest: dict[str, Array], depth: int) -> Array:
     """The mean length of the rows' paths. A leaf leads to itself, so that all rows take the same number of turns."""
     flat, at = rows.ravel(), np.arange(len(rows)) * rows.shape[1]
     feature, threshold, children, path = (forest[name] for name in ("feature", "threshold", "children", "path"))
@@ -104,7 +106,7 @@ def _paths(rows: Array, forest: dict[str, Array], depth: int) -> Array:
     return total / len(forest["roots"])
 
 
-def _arrays(grown: Any) -> tuple[dict[str, Array], int]:
+def _tree_arrays(grown: Any) -> tuple[dict[str, Array], int]:
     """The trees one after the other, in arrays that need no library to be read."""
     parts: dict[str, list[Array]] = {"feature": [], "threshold": [], "children": [], "path": []}
     roots, at, deepest = [], 0, 0
@@ -112,7 +114,7 @@ def _arrays(grown: Any) -> tuple[dict[str, Array], int]:
         own = np.arange(tree.node_count)
         leaf = tree.children_left < 0
         left, right = np.where(leaf, own, tree.children_left), np.where(leaf, own, tree.children_right)
-        depths = _depths(left, right)
+        depths = _node_depths(left, right)
         parts["feature"].append(np.where(leaf, 0, tree.feature).astype(np.int32))
         parts["threshold"].append(np.where(leaf, np.finfo(np.float64).max, tree.threshold))
         parts["children"].append((np.stack([left, right], 1).ravel() + at).astype(np.int32))
@@ -122,7 +124,7 @@ def _arrays(grown: Any) -> tuple[dict[str, Array], int]:
     return {name: np.concatenate(each) for name, each in parts.items()} | {"roots": np.array(roots)}, deepest
 
 
-def _depths(left: Array, right: Array) -> Array:
+def _node_depths(left: Array, right: Array) -> Array:
     """How far each node is from the root. A child always comes after its parent."""
     depths = np.zeros(len(left))
     for node in range(len(left)):
@@ -139,8 +141,8 @@ def _average_path(samples: Array) -> Array:
     return np.where(samples <= 1, 0.0, np.where(samples == 2, 1.0, many))
 
 
-def _rows(frame: Frame, columns: list[str]) -> Array:
+def _feature_matrix(frame: Frame, columns: list[str]) -> Array:
     """The columns as one matrix. What is missing counts as 0: impute first where that matters."""
     parts = [part if not hasattr(part, "type") else frame.numbers(name) for name, part in
              ((name, frame.columns[name]) for name in columns)]  # fmt: skip
-    return np.nan_to_num(materialised(Matrix(frame.rows, parts, np.dtype(np.float32))))
+    return np.nan_to_num(to_array(Matrix(frame.rows, parts, np.dtype(np.float32))))

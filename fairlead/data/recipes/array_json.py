@@ -13,7 +13,7 @@ _READABLE = 512  # numbers of an array that is written as a list
 _MARK = "$array"
 
 
-def packed(value: Any) -> Any:
+def arrays_to_json(value: Any) -> Any:
     """The value with every array as JSON."""
     if isinstance(value, np.ndarray):
         if value.ndim == 1 and len(value) <= _READABLE:
@@ -24,28 +24,28 @@ def packed(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        return {str(key): packed(each) for key, each in value.items()}
+        return {str(key): arrays_to_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [packed(each) for each in value]
+        return [arrays_to_json(each) for each in value]
     return value
 
 
-def unpacked(value: Any) -> Any:
+def arrays_from_json(value: Any) -> Any:
     """The value with its arrays again. Nothing in it is ever executed."""
     if isinstance(value, dict):
         if set(value) == {_MARK}:
             inner = value[_MARK]
             data = np.frombuffer(base64.b64decode(inner["data"], validate=True), np.dtype(inner["dtype"]))
             return data.reshape(inner["shape"])
-        return {key: unpacked(each) for key, each in value.items()}
-    return [unpacked(each) for each in value] if isinstance(value, list) else value
+        return {key: arrays_from_json(each) for key, each in value.items()}
+    return [arrays_from_json(each) for each in value] if isinstance(value, list) else value
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """One text for one content: sorted keys, no spaces, and no number that JSON does not know."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def content_hash(value: Any) -> str:
     """The name of a content: the same on every machine."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

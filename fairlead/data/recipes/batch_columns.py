@@ -32,22 +32,22 @@ class Frame:
     """Columns by name, all with the same number of rows. Missing numbers are NaN; missing text is null."""
 
     def __init__(self, columns: dict[str, Any], places: Array) -> None:
-        self.columns, self.places = columns, places  # places: each row's number in the source
+        self.columns, self.row_numbers = columns, places  # places: each row's number in the source
         self.flagged: dict[int, float] = {}  # row of the source -> score, as the flagging steps saw it
 
     @property
     def rows(self) -> int:
-        return len(self.places)
+        return len(self.row_numbers)
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, first: int = 0, places: Array | None = None) -> Frame:
+    def from_batch(cls, batch: pa.RecordBatch, first: int = 0, places: Array | None = None) -> Frame:
         columns = {field.name: as_array(column, field) if pa.types.is_fixed_size_list(field.type) else column
                    for field, column in zip(batch.schema, batch.columns, strict=True)}  # fmt: skip
         return cls(columns, np.arange(first, first + batch.num_rows) if places is None else places)
 
     def copy(self) -> Frame:
         """The same columns under the same names, for steps that are to leave this one alone."""
-        return Frame(dict(self.columns), self.places)
+        return Frame(dict(self.columns), self.row_numbers)
 
     def numbers(self, name: str) -> Array:
         """A column as numbers of its own width; NaN where one is missing."""
@@ -55,8 +55,8 @@ class Frame:
         if isinstance(column, np.ndarray):
             return column
         if hasattr(column, "write"):
-            return materialised(column)
-        column = _plain(column)
+            return to_array(column)
+        column = _without_dictionary(column)
         kind = column.type
         if pa.types.is_boolean(kind):
             column = column.cast(pa.uint8())
@@ -70,7 +70,7 @@ class Frame:
             raise BadData("the recipe", f"is {kind}, not numbers", column=name, fix="encode or tokenise it first")
         return cast(Array, column.to_numpy(zero_copy_only=False))
 
-    def coded(self, name: str) -> tuple[Array, list[Any]]:
+    def category_codes(self, name: str) -> tuple[Array, list[Any]]:
         """A column as places in the list of its distinct values; -1 where one is missing."""
         column = self.columns[name]
         if isinstance(column, np.ndarray):
@@ -79,7 +79,7 @@ class Frame:
                               fix="encode it before the step that makes them of it")  # fmt: skip
             column = pa.array(column, from_pandas=column.dtype.kind == "f")
         if not pa.types.is_dictionary(column.type):
-            column = _categories(column, name).dictionary_encode()
+            column = _as_json_values(column, name).dictionary_encode()
         places = column.indices
         if places.null_count:
             places = pc.fill_null(places, -1)
@@ -90,30 +90,32 @@ class Frame:
         column = self.columns[name]
         if isinstance(column, np.ndarray):
             column = pa.array(column)
-        return _plain(column).cast(pa.large_string() if pa.types.is_large_string(column.type) else pa.string())
+        return _without_dictionary(column).cast(
+            pa.large_string() if pa.types.is_large_string(column.type) else pa.string()
+        )
 
-    def check_free(self, name: str, step: str) -> None:
+    def check_new_column(self, name: str, step: str) -> None:
         """Refuse to put a column where another one is."""
         if name in self.columns:
             raise BadData("the recipe", f"{step} would overwrite this column", column=name,
                           fix="leave it out before with select, or give it another name where it is read")  # fmt: skip
 
-    def keep(self, mask: Array) -> None:
+    def filter(self, mask: Array) -> None:
         """Leave out the rows where the mask is false."""
         for name, column in self.columns.items():
             if isinstance(column, pa.Array):
                 self.columns[name] = column.filter(pa.array(mask))
             else:
-                self.columns[name] = materialised(column)[mask]
-        self.places = self.places[mask]
+                self.columns[name] = to_array(column)[mask]
+        self.row_numbers = self.row_numbers[mask]
 
     def batch(self) -> pa.RecordBatch:
         """All columns as Arrow: what has more than one number a row is a fixed-size list."""
-        return as_batch({name: column if isinstance(column, pa.Array) else materialised(column)
+        return as_batch({name: column if isinstance(column, pa.Array) else to_array(column)
                          for name, column in self.columns.items()})  # fmt: skip
 
 
-def materialised(column: Any) -> Array:
+def to_array(column: Any) -> Array:
     """A column as one array, whatever it is kept as."""
     if isinstance(column, np.ndarray):
         return column
@@ -153,7 +155,7 @@ def as_array(column: pa.Array, field: pa.Field) -> Array:
     return cast(Array, column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), *shape))
 
 
-def within(values: Array, dtype: np.dtype[Any]) -> bool:
+def fits_dtype(values: Array, dtype: np.dtype[Any]) -> bool:
     """Whether all these numbers lie in the range of this type; NaN lies in no range of whole numbers."""
     if not values.size:
         return True
@@ -176,7 +178,7 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _categories(column: pa.Array, name: str) -> pa.Array:
+def _as_json_values(column: pa.Array, name: str) -> pa.Array:
     """A column as values that JSON carries: a recipe is kept with those that it has seen."""
     kind = column.type
     if pa.types.is_floating(kind):
@@ -189,11 +191,11 @@ def _categories(column: pa.Array, name: str) -> pa.Array:
                   fix="read it as text or numbers, or leave it out")  # fmt: skip
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _without_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def kinds(frame: Frame, names: Sequence[str]) -> dict[str, str]:
+def column_kinds(frame: Frame, names: Sequence[str]) -> dict[str, str]:
     """What each column is now, in a word: number, text, or what Arrow calls it."""
     said = {}
     for name in names:

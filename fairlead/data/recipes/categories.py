@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fairlead.data.errors import BadData, shown
+from fairlead.data.errors import BadData, printable
 from fairlead.data.recipes.batch_columns import Array, Frame
-from fairlead.data.recipes.numbers import tally
-from fairlead.data.recipes.statistics import Counts
+from fairlead.data.recipes.numbers import value_counts
+from fairlead.data.recipes.statistics import FrequentValues
 from fairlead.data.recipes.step import Learner, State, Step
 
 
@@ -26,9 +26,9 @@ class OneHot:
 
     def write(self, out: Array, start: int, stop: int) -> None:
         out[...] = 0
-        self.mark(out, start, stop)
+        self.set_ones(out, start, stop)
 
-    def mark(self, out: Array, start: int, stop: int, at: int = 0) -> None:
+    def set_ones(self, out: Array, start: int, stop: int, at: int = 0) -> None:
         """Set the ones only, ``at`` columns to the right, where zeros are already."""
         codes = self._codes[start:stop]
         rows = np.arange(len(codes))
@@ -54,22 +54,22 @@ class Encode(Step):
     limit: int = Field(default=10_000, ge=1, le=1_000_000)  # of so many values the most frequent are kept
 
     @property
-    def renames(self) -> bool:
+    def changes_columns(self) -> bool:
         return self.how != "onehot"
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
-        return None if self.how == "hash" else _Values(columns, self)
+        return None if self.how == "hash" else _ValueLearner(columns, self)
 
     def apply(self, state: State, frame: Frame) -> None:
-        for place, name in self.present(state, frame):
-            places, values = frame.coded(name)
+        for place, name in self.present_columns(state, frame):
+            places, values = frame.category_codes(name)
             if self.how == "hash":
-                codes = np.array([bucket(value, self.buckets) for value in values] + [0], np.int64)
+                codes = np.array([hash_bucket(value, self.buckets) for value in values] + [0], np.int64)
             else:
                 codes = self._codes(name, state["known"][place], values, len(places) and int(places.min()) < 0)
             found = codes[places]  # -1, what is missing, is the last one
             if self.how == "onehot":
-                width = len(labels(self, state, place))
+                width = len(column_labels(self, state, place))
                 if not width:
                     raise BadData("the training part", "is never set, so there is no column to make of it", column=name,
                                   fix="let unseen be own, or leave it out")  # fmt: skip
@@ -83,18 +83,18 @@ class Encode(Step):
         if self.unseen == "refuse":
             strange = [value for value in values if value not in codes] + ([None] if missing else [])
             if strange:
-                raise BadData("the data", f"{shown(strange[0])} was not in the training part", column=name,
+                raise BadData("the data", f"{printable(strange[0])} was not in the training part", column=name,
                               fix="let unseen be own or none, or fit the recipe again")  # fmt: skip
         return np.array([codes.get(value, other) for value in values] + [other], np.int64)
 
 
-class _Values:
+class _ValueLearner:
     def __init__(self, columns: list[str], step: Encode) -> None:
         self._columns, self._step = columns, step
-        self._seen = [Counts(max(65_536, 2 * step.limit)) for _ in columns]
+        self._seen = [FrequentValues(max(65_536, 2 * step.limit)) for _ in columns]
 
-    def look(self, frame: Frame) -> list[dict[Any, int]]:
-        return [tally(frame, name) for name in self._columns]
+    def summarise(self, frame: Frame) -> list[dict[Any, int]]:
+        return [value_counts(frame, name) for name in self._columns]
 
     def add(self, seen: list[dict[Any, int]]) -> None:
         for mine, theirs in zip(self._seen, seen, strict=True):
@@ -105,12 +105,12 @@ class _Values:
         return {"columns": self._columns, "known": [seen.common(step.at_least, step.limit) for seen in self._seen]}
 
 
-def labels(step: Encode, state: State, place: int) -> list[str]:
+def column_labels(step: Encode, state: State, place: int) -> list[str]:
     """What the columns of a one-hot encoding stand for, in their order."""
     known = [str(value) for value in state["known"][place]]
     return [*known, "(unseen)"] if step.unseen == "own" else known
 
 
-def bucket(value: Any, buckets: int) -> int:
+def hash_bucket(value: Any, buckets: int) -> int:
     """The same number for the same value everywhere (Python's own hash differs from process to process)."""
     return zlib.crc32(str(value).encode()) % buckets

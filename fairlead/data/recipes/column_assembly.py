@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fairlead.data.errors import BadData
-from fairlead.data.recipes.batch_columns import Array, Frame, kinds, within
+from fairlead.data.recipes.batch_columns import Array, Frame, column_kinds, fits_dtype
 from fairlead.data.recipes.categories import OneHot
 from fairlead.data.recipes.numbers import Scaled, ScaledRun
 from fairlead.data.recipes.step import State, Step
@@ -21,12 +21,14 @@ class Matrix:
 
     def __init__(self, rows: int, parts: list[Any], dtype: np.dtype[Any], names: Sequence[str] = ()) -> None:
         self.dtype, self._names = dtype, names
-        widths = [width(part) for part in parts]
+        widths = [row_width(part) for part in parts]
         self.shape = (rows, sum(widths))
         begins = np.cumsum([0, *widths[:-1]]).tolist() if parts else []
         self._begins = begins
         self._hot = [(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, OneHot)]
-        self._runs = _runs([(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, Scaled)])
+        self._runs = _adjacent_runs(
+            [(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, Scaled)]
+        )
         self._rest = [(at, wide, part) for at, wide, part in zip(begins, widths, parts, strict=True)
                       if not isinstance(part, OneHot | Scaled)]  # fmt: skip
 
@@ -35,23 +37,23 @@ class Matrix:
             end = min(begin + _ROWS, stop)
             if self.dtype.kind != "f" or self.dtype.itemsize < 4:
                 self._check(begin, end)
-            self._some(out[begin - start : end - start], begin, end)
+            self._write_rows(out[begin - start : end - start], begin, end)
 
     def _check(self, start: int, stop: int) -> None:
         """Refuse numbers that a small type would turn into others."""
         wide = np.empty((stop - start, self.shape[1]))
-        self._some(wide, start, stop)
-        if not within(wide, self.dtype):
-            place = next(place for place in range(self.shape[1]) if not within(wide[:, place], self.dtype))
+        self._write_rows(wide, start, stop)
+        if not fits_dtype(wide, self.dtype):
+            place = next(place for place in range(self.shape[1]) if not fits_dtype(wide[:, place], self.dtype))
             column = self._names[int(np.searchsorted(self._begins, place, "right")) - 1] if self._names else None
             raise BadData("the data", f"holds numbers that {self.dtype} has no room for, or misses some", column=column,
                           fix="assemble with dtype: float32, and impute what is missing")  # fmt: skip
 
-    def _some(self, out: Array, start: int, stop: int) -> None:
+    def _write_rows(self, out: Array, start: int, stop: int) -> None:
         if self._hot:
             out[...] = 0
         for at, hot in self._hot:
-            hot.mark(out, start, stop, at)
+            hot.set_ones(out, start, stop, at)
         for at, run in self._runs:
             run.write(out[:, at : at + len(run)], start, stop)
         for at, wide, part in self._rest:
@@ -63,7 +65,7 @@ class Matrix:
                 part.write(out[:, at], start, stop)
 
 
-def _runs(scaled: list[tuple[int, Scaled]]) -> list[tuple[int, ScaledRun]]:
+def _adjacent_runs(scaled: list[tuple[int, Scaled]]) -> list[tuple[int, ScaledRun]]:
     """Scaled columns that lie next to each other, each such row of them written as one."""
     found: list[tuple[int, list[Scaled]]] = []
     for at, part in scaled:
@@ -83,17 +85,17 @@ class Assemble(Step):
     dtype: Literal["float32", "float64", "float16", "int32", "int64", "uint8"] = "float32"
 
     @property
-    def renames(self) -> bool:
+    def changes_columns(self) -> bool:
         return True
 
     def resolve(self, frame: Frame, target: str | None) -> list[str]:
         """A pattern means numbers only; text that is named is refused when it is applied."""
         chosen = super().resolve(frame, target)
-        kind = kinds(frame, chosen)
+        kind = column_kinds(frame, chosen)
         return [name for name in chosen if name in self.columns or kind[name] in ("number", "numbers")]
 
     def apply(self, state: State, frame: Frame) -> None:
-        parts, names = [], [name for _, name in self.present(state, frame)]
+        parts, names = [], [name for _, name in self.present_columns(state, frame)]
         for name in names:
             column = frame.columns.pop(name)
             if not isinstance(column, np.ndarray | OneHot) and not hasattr(column, "write"):
@@ -101,7 +103,7 @@ class Assemble(Step):
                 column = frame.numbers(name)
                 del frame.columns[name]
             parts.append(column)
-        frame.check_free(self.into, "assemble")
+        frame.check_new_column(self.into, "assemble")
         frame.columns[self.into] = Matrix(frame.rows, parts, np.dtype(self.dtype), names)
 
 
@@ -114,14 +116,14 @@ class Select(Step):
     def resolve(self, frame: Frame, target: str | None) -> list[str]:
         chosen = super().resolve(frame, target)
         chosen += [name for name in self.columns if name in frame.columns and name not in chosen]  # one called "text"
-        if target is not None and target in frame.columns and target not in chosen and self.matches:
+        if target is not None and target in frame.columns and target not in chosen and self.uses_patterns:
             chosen.append(target)
         return chosen
 
     def apply(self, state: State, frame: Frame) -> None:
-        frame.columns = {name: frame.columns[name] for _, name in self.present(state, frame)}
+        frame.columns = {name: frame.columns[name] for _, name in self.present_columns(state, frame)}
 
 
-def width(column: Any) -> int:
+def row_width(column: Any) -> int:
     """How many numbers a row of this column has."""
     return int(np.prod(column.shape[1:])) if len(column.shape) > 1 else 1

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from fairlead.data.errors import BadData
-from fairlead.data.recipes.batch_columns import Array, Frame, kinds
+from fairlead.data.recipes.batch_columns import Array, Frame, column_kinds
 from fairlead.data.recipes.categories import Encode
 from fairlead.data.recipes.outputs import Output, describe_outputs
-from fairlead.data.recipes.statistics import scrambled
+from fairlead.data.recipes.statistics import splitmix64
 from fairlead.data.recipes.step import Learner, State, Step
 from fairlead.data.recipes.texts import Tokenise
-from fairlead.data.spool import BatchSource, Spool, in_order, threads
+from fairlead.data.spool import BatchSource, Spool
+from fairlead.data.thread_map import map_in_order, thread_count
 from fairlead.data.train_test_split import Part
 
 
@@ -35,34 +36,36 @@ def learn(
     sample: float | None = None, seed: int = 0, workers: int | None = None,
 ) -> Learned:  # fmt: skip
     """Learn every step from the rows of the training part and from nothing else."""
-    chosen = _Chosen(source if isinstance(source, Spool) else Spool(source), part, sample, seed, threads(workers))
+    chosen = _TrainingRows(
+        source if isinstance(source, Spool) else Spool(source), part, sample, seed, thread_count(workers)
+    )
     probe = chosen.probe()
-    chosen.words = _words(steps, target, probe)
+    chosen.words = _text_to_encode(steps, target, probe)
     states: list[State | None] = [None] * len(steps)
     rows = 0
     while None in states:
-        learners, _ = _ready(steps, target, states, probe.copy())
+        learners, _ = _ready_learners(steps, target, states, probe.copy())
         if learners:
-            rows = _pass(steps, states, learners, chosen)
+            rows = _learning_pass(steps, states, learners, chosen)
     done = tuple(state for state in states if state is not None)
-    _, out = _ready(steps, target, states, probe.copy())
+    _, out = _ready_learners(steps, target, states, probe.copy())
     inputs = {field.name: str(field.type) for field in source.schema}
     return Learned(done, inputs, describe_outputs(steps, target, done, out), rows)
 
 
-def _words(steps: Sequence[Step], target: str | None, probe: Frame) -> list[str]:
+def _text_to_encode(steps: Sequence[Step], target: str | None, probe: Frame) -> list[str]:
     """Text that is going to be encoded: it is kept as places in its dictionary, which are looked up only once."""
     found: set[str] = set()
     for step in steps:
-        if isinstance(step, Encode) and (step.matches or set(step.columns) <= set(probe.columns)):
+        if isinstance(step, Encode) and (step.uses_patterns or set(step.columns) <= set(probe.columns)):
             found |= set(step.resolve(probe, target))
         elif isinstance(step, Tokenise):
-            found -= set(probe.columns if step.matches else step.columns)
-    kind = kinds(probe, sorted(found))
+            found -= set(probe.columns if step.uses_patterns else step.columns)
+    kind = column_kinds(probe, sorted(found))
     return [name for name in sorted(found) if kind[name] == "text"]
 
 
-def _ready(
+def _ready_learners(
     steps: Sequence[Step], target: str | None, states: list[State | None], frame: Frame
 ) -> tuple[dict[int, Learner], Frame]:
     """Who can learn in the next pass: every step whose columns no step that is still to be learned will change."""
@@ -74,7 +77,7 @@ def _ready(
         if state is not None:
             step.apply(state, frame)
             continue
-        if renaming and (step.matches or not set(step.columns) <= set(frame.columns)):
+        if renaming and (step.uses_patterns or not set(step.columns) <= set(frame.columns)):
             break  # which columns are meant, is known after the next pass only
         columns = step.resolve(frame, target)
         if not set(columns) & changing:
@@ -85,27 +88,29 @@ def _ready(
                 continue
             learners[place] = learner
         changing |= set(columns)
-        renaming = renaming or step.renames
-        if step.leaves_out:
+        renaming = renaming or step.changes_columns
+        if step.drops_rows:
             break  # everything after it sees other rows
     return learners, frame
 
 
-def _pass(steps: Sequence[Step], states: list[State | None], learners: dict[int, Learner], chosen: _Chosen) -> int:
+def _learning_pass(
+    steps: Sequence[Step], states: list[State | None], learners: dict[int, Learner], chosen: _TrainingRows
+) -> int:
     """One pass over the training part; returns its rows."""
 
-    def look(frame: Frame) -> tuple[int, dict[int, Any]]:
+    def summarise(frame: Frame) -> tuple[int, dict[int, Any]]:
         rows, seen = frame.rows, {}
         for place in range(max(learners) + 1):
             state = states[place]
             if state is not None:
                 steps[place].apply(state, frame)
             elif place in learners:
-                seen[place] = learners[place].look(frame)
+                seen[place] = learners[place].summarise(frame)
         return rows, seen
 
     total = 0
-    for rows, seen in chosen.each(look):
+    for rows, seen in chosen.each(summarise):
         total += rows
         for place, found in seen.items():
             learners[place].add(found)
@@ -114,7 +119,7 @@ def _pass(steps: Sequence[Step], states: list[State | None], learners: dict[int,
     return total
 
 
-class _Chosen:
+class _TrainingRows:
     """The rows of a source that are learned from."""
 
     def __init__(self, spool: Spool, part: Part | None, sample: float | None, seed: int, workers: int) -> None:
@@ -123,14 +128,14 @@ class _Chosen:
 
     def each(self, look: Any) -> Any:
         """What ``look`` makes of every batch, in the order of the source."""
-        return in_order(lambda each: look(self._frame(*each)), self._spool.numbered(), self._workers)
+        return map_in_order(lambda each: look(self._frame(*each)), self._spool.numbered(), self._workers)
 
     def probe(self) -> Frame:
         """A batch to see the columns of."""
-        batch = self._spool.peek()
+        batch = self._spool.first_batch()
         if batch is None:
             raise BadData("the training part", "has no rows", fix="give a source that is not empty")
-        return Frame.of(batch)
+        return Frame.from_batch(batch)
 
     def _frame(self, place: int, first: int, batch: pa.RecordBatch) -> Frame:
         batch = self._coded(place, batch)
@@ -138,12 +143,12 @@ class _Chosen:
         if self._part is not None:
             mask = self._part.mask(first, batch)
         if self._sample is not None:
-            lots = scrambled(np.arange(first, first + batch.num_rows, dtype=np.uint64), self._seed + 1)
+            lots = splitmix64(np.arange(first, first + batch.num_rows, dtype=np.uint64), self._seed + 1)
             drawn = lots < np.uint64(min(self._sample, 1.0) * (2**64 - 1025))
             mask = drawn if mask is None else mask & drawn
         if mask is None:
-            return Frame.of(batch, first)
-        return Frame.of(batch.filter(pa.array(mask)), places=first + np.flatnonzero(mask))
+            return Frame.from_batch(batch, first)
+        return Frame.from_batch(batch.filter(pa.array(mask)), places=first + np.flatnonzero(mask))
 
     def _coded(self, place: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: batch.column(name) for name in self.words}
@@ -153,5 +158,5 @@ class _Chosen:
             if len(coded.dictionary) <= max(256, batch.num_rows // 4):
                 batch = batch.set_column(batch.schema.get_field_index(name), name, coded)
         if plain:
-            self._spool.swap(place, batch)
+            self._spool.replace_batch(place, batch)
         return batch

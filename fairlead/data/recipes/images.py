@@ -54,7 +54,7 @@ class Image(Step):
     limit_pixels: int = Field(default=_MOST_PIXELS, ge=1)
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
-        return _Channels(columns, self)
+        return _ChannelLearner(columns, self)
 
     def pixels(self, frame: Frame, name: str, size: tuple[int, int] | None) -> Array:
         """The images of a batch as (rows, height, width, channels) bytes."""
@@ -66,7 +66,7 @@ class Image(Step):
                           fix="read the images as bytes, or as arrays of uint8")  # fmt: skip
         decoded = []
         for row, encoded in enumerate(column.to_pylist()):
-            image = self._decoded(encoded, int(frame.places[row]), name, size)
+            image = self._decoded(encoded, int(frame.row_numbers[row]), name, size)
             size = size or (image.shape[0], image.shape[1])
             decoded.append(image)
         return np.stack(decoded) if decoded else np.zeros((0, *(size or (1, 1)), self.channels), np.uint8)
@@ -75,7 +75,7 @@ class Image(Step):
         from PIL import Image as Pillow
         from PIL import UnidentifiedImageError
 
-        from fairlead.data.readers.images import TOO_WIDE, eight_bits
+        from fairlead.data.readers.images import UNSCALED_MODES, to_eight_bits
 
         if encoded is None:
             raise BadData("the data", "is missing", row=row + 1, column=name, fix="leave the row out")
@@ -84,10 +84,10 @@ class Image(Step):
                 if opened.width * opened.height > self.limit_pixels:
                     raise BadData("the data", f"an image of {opened.width} x {opened.height} is too large",
                                   row=row + 1, column=name, fix="raise limit_pixels, or leave it out")  # fmt: skip
-                if opened.mode in TOO_WIDE:
+                if opened.mode in UNSCALED_MODES:
                     raise BadData("the data", "has pixels of 32 bits", row=row + 1, column=name,
                                   fix="bring it to 8 or 16 bits a channel")  # fmt: skip
-                image = eight_bits(opened).convert("RGB" if self.channels == 3 else "L")
+                image = to_eight_bits(opened).convert("RGB" if self.channels == 3 else "L")
         except Pillow.DecompressionBombError:
             raise BadData("the data", f"an image of more than {self.limit_pixels:,} pixels is too large", row=row + 1,
                           column=name, fix="make it smaller, or leave it out") from None  # fmt: skip
@@ -113,14 +113,14 @@ class Image(Step):
         return np.stack([_resized(image, size) for image in column]) if len(column) else column
 
     def apply(self, state: State, frame: Frame) -> None:
-        for place, name in self.present(state, frame):
+        for place, name in self.present_columns(state, frame):
             pixels = self.pixels(frame, name, (int(state["size"][place][0]), int(state["size"][place][1])))
             mean, std = np.asarray(state["mean"][place], np.float64), np.asarray(state["std"][place], np.float64)
             shift, scale = (mean / std).astype(np.float32), (1.0 / (255.0 * std)).astype(np.float32)
             frame.columns[name] = Pixels(pixels, shift, scale, self.layout == "chw", np.dtype(self.dtype))
 
 
-class _Channels:
+class _ChannelLearner:
     """Counts every shade of every channel: mean and spread follow exactly."""
 
     def __init__(self, columns: list[str], step: Image) -> None:
@@ -129,7 +129,7 @@ class _Channels:
         self._shades = [np.zeros((step.channels, 256), np.int64) for _ in columns]
         self._fits = "fit" in (step.mean, step.std)
 
-    def look(self, frame: Frame) -> list[tuple[tuple[int, int], Array]]:
+    def summarise(self, frame: Frame) -> list[tuple[tuple[int, int], Array]]:
         found = []
         for name, size in zip(self._columns, self._sizes, strict=True):
             pixels = self._step.pixels(frame, name, size)

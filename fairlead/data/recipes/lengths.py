@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from fairlead.data.errors import BadData
-from fairlead.data.recipes.batch_columns import Array, Frame, within
+from fairlead.data.recipes.batch_columns import Array, Frame, fits_dtype
 from fairlead.data.recipes.statistics import Quantiles
 from fairlead.data.recipes.step import Learner, State, Step
 
@@ -30,14 +30,14 @@ class Pad(Step):
     dtype: Literal["int32", "int64", "float32"] = "int32"
 
     @property
-    def renames(self) -> bool:
+    def changes_columns(self) -> bool:
         return True
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
-        return _Lengths(columns, self)
+        return _LengthLearner(columns, self)
 
     def apply(self, state: State, frame: Frame) -> None:
-        for place, name in self.present(state, frame):
+        for place, name in self.present_columns(state, frame):
             length, ends = int(state["length"][place]), np.asarray(state["ends"][place])
             values, lengths = _lists(frame, name)
             lengths_cut = np.minimum(lengths, length).astype(np.int32)
@@ -56,7 +56,7 @@ class Pad(Step):
             what, fix = "holds lists in which values are missing", "fill them in, or pad with dtype: float32"
         elif whole and values.dtype.kind == "f" and (values != np.floor(values)).any():
             what, fix = f"holds fractions, which {self.dtype} does not", "pad with dtype: float32"
-        elif whole and not within(values, np.dtype(self.dtype)):
+        elif whole and not fits_dtype(values, np.dtype(self.dtype)):
             what, fix = f"holds numbers too large for {self.dtype}", "pad with dtype: int64 or float32"
         if what:
             raise BadData("the data", what, column=name, fix=fix)
@@ -71,12 +71,12 @@ class Pad(Step):
         return out
 
 
-class _Lengths:
+class _LengthLearner:
     def __init__(self, columns: list[str], step: Pad) -> None:
         self._columns, self._step = columns, step
         self._seen = [Quantiles() for _ in columns]
 
-    def look(self, frame: Frame) -> list[Array]:
+    def summarise(self, frame: Frame) -> list[Array]:
         return [_lists(frame, name)[1] for name in self._columns]
 
     def add(self, seen: list[Array]) -> None:
@@ -93,10 +93,10 @@ class _Lengths:
 
     def _one(self, sketch: Quantiles) -> tuple[int, list[int]]:
         step = self._step
-        length = step.length or max(1, int(np.ceil(np.nan_to_num(sketch.at(step.coverage)[0]))))
+        length = step.length or max(1, int(np.ceil(np.nan_to_num(sketch.quantiles(step.coverage)[0]))))
         if isinstance(step.buckets, int):
             parts = [(place + 1) / step.buckets for place in range(step.buckets - 1)]
-            ends = [int(np.ceil(end)) for end in np.nan_to_num(sketch.at(*parts))] if parts else []
+            ends = [int(np.ceil(end)) for end in np.nan_to_num(sketch.quantiles(*parts))] if parts else []
         else:
             ends = list(step.buckets)
         return length, [*sorted({end for end in ends if 0 < end < length}), length]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from fairlead.data.errors import BadData
 from fairlead.data.recipes.batch_columns import Array, Frame, is_text
-from fairlead.data.recipes.statistics import Counts, Moments, Quantiles
+from fairlead.data.recipes.statistics import FrequentValues, Moments, Quantiles
 from fairlead.data.recipes.step import Learner, State, Step
 
 
@@ -57,10 +57,10 @@ class Normalise(Step):
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
         if self.how == "log":
             return None
-        return _Ranks(columns) if self.how == "robust" else _Spread(columns, self.how)
+        return _QuartileLearner(columns) if self.how == "robust" else _ScaleLearner(columns, self.how)
 
     def apply(self, state: State, frame: Frame) -> None:
-        for place, name in self.present(state, frame):
+        for place, name in self.present_columns(state, frame):
             values = frame.numbers(name)
             if self.how == "log":
                 # As fractions first: the least of whole numbers has no opposite among them.
@@ -70,14 +70,14 @@ class Normalise(Step):
                 frame.columns[name] = Scaled(values, float(state["shift"][place]), float(state["scale"][place]))
 
 
-class _Spread:
+class _ScaleLearner:
     def __init__(self, columns: list[str], how: str) -> None:
         self._columns, self._how, self._seen = columns, how, Moments(len(columns))
 
-    def look(self, frame: Frame) -> Moments:
+    def summarise(self, frame: Frame) -> Moments:
         seen = Moments(len(self._columns))
         for place, name in enumerate(self._columns):
-            seen.set(place, frame.numbers(name), range_too=self._how == "minmax")
+            seen.measure(place, frame.numbers(name), range_too=self._how == "minmax")
         return seen
 
     def add(self, seen: Moments) -> None:
@@ -85,7 +85,7 @@ class _Spread:
 
     def state(self) -> State:
         seen = self._seen
-        _finite(self._columns, seen.m2)
+        _check_finite(self._columns, seen.m2)
         empty = seen.count == 0
         if self._how == "minmax":
             shift, width = np.where(empty, 0.0, seen.least), np.where(empty, 1.0, seen.most - seen.least)
@@ -95,13 +95,13 @@ class _Spread:
         return {"columns": self._columns, "shift": shift, "scale": 1.0 / np.where(width > 0, width, 1.0)}
 
 
-class _Ranks:
+class _QuartileLearner:
     """Median and distance between the quartiles: what outliers do not move."""
 
     def __init__(self, columns: list[str]) -> None:
         self._columns, self._seen = columns, [Quantiles() for _ in columns]
 
-    def look(self, frame: Frame) -> list[Quantiles]:
+    def summarise(self, frame: Frame) -> list[Quantiles]:
         return [_sketch(frame.numbers(name)) for name in self._columns]
 
     def add(self, seen: list[Quantiles]) -> None:
@@ -109,7 +109,7 @@ class _Ranks:
             mine.merge(theirs)
 
     def state(self) -> State:
-        found = np.nan_to_num(np.array([sketch.at(0.25, 0.5, 0.75) for sketch in self._seen]).reshape(-1, 3))
+        found = np.nan_to_num(np.array([sketch.quantiles(0.25, 0.5, 0.75) for sketch in self._seen]).reshape(-1, 3))
         width = found[:, 2] - found[:, 0]
         return {"columns": self._columns, "shift": found[:, 1], "scale": 1.0 / np.where(width > 0, width, 1.0)}
 
@@ -123,14 +123,14 @@ class Impute(Step):
     indicator: bool = False
 
     @property
-    def renames(self) -> bool:
+    def changes_columns(self) -> bool:
         return self.indicator
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
-        return None if self.how == "constant" else _Middle(columns, self.how)
+        return None if self.how == "constant" else _FillValueLearner(columns, self.how)
 
     def apply(self, state: State, frame: Frame) -> None:
-        for place, name in self.present(state, frame):
+        for place, name in self.present_columns(state, frame):
             value = self.value if self.how == "constant" else state["values"][place]
             column = frame.columns[name]
             if isinstance(column, pa.Array) and is_text(column.type):
@@ -140,30 +140,30 @@ class Impute(Step):
             else:
                 numbers = frame.numbers(name)
                 where = np.isnan(numbers) if numbers.dtype.kind == "f" else np.zeros(len(numbers), np.bool_)
-                frame.columns[name] = np.where(where, _number(value, name), numbers) if where.any() else numbers
+                frame.columns[name] = np.where(where, _as_number(value, name), numbers) if where.any() else numbers
             if self.indicator:
-                frame.check_free(f"{name}_missing", "impute")
+                frame.check_new_column(f"{name}_missing", "impute")
                 frame.columns[f"{name}_missing"] = where.astype(np.uint8)
 
 
-class _Middle:
+class _FillValueLearner:
     def __init__(self, columns: list[str], how: str) -> None:
         self._columns, self._how = columns, how
         self._seen: list[Any] = [self._empty() for _ in columns]
 
     def _empty(self) -> Any:
-        return {"mean": lambda: Moments(1), "median": Quantiles, "most_frequent": Counts}[self._how]()
+        return {"mean": lambda: Moments(1), "median": Quantiles, "most_frequent": FrequentValues}[self._how]()
 
-    def look(self, frame: Frame) -> list[Any]:
+    def summarise(self, frame: Frame) -> list[Any]:
         return [self._one(frame, name) for name in self._columns]
 
     def _one(self, frame: Frame, name: str) -> Any:
         if self._how == "most_frequent":
-            return tally(frame, name)
+            return value_counts(frame, name)
         if self._how == "median":
             return _sketch(frame.numbers(name))
         moments = Moments(1)
-        moments.set(0, frame.numbers(name), range_too=False)
+        moments.measure(0, frame.numbers(name), range_too=False)
         return moments
 
     def add(self, seen: list[Any]) -> None:
@@ -177,16 +177,16 @@ class _Middle:
         return {"columns": self._columns, "values": [self._value(seen) for seen in self._seen]}
 
     def _value(self, seen: Any) -> Any:
-        if isinstance(seen, Counts):
+        if isinstance(seen, FrequentValues):
             found = seen.top()
             return 0.0 if found is None else found
-        middle = seen.at(0.5)[0] if isinstance(seen, Quantiles) else float(seen.mean[0])
+        middle = seen.quantiles(0.5)[0] if isinstance(seen, Quantiles) else float(seen.mean[0])
         return middle if np.isfinite(middle) else 0.0  # a column of which nothing is known
 
 
-def tally(frame: Frame, name: str) -> dict[Any, int]:
+def value_counts(frame: Frame, name: str) -> dict[Any, int]:
     """How often each value of a column occurs in a batch; what is missing is not counted."""
-    places, values = frame.coded(name)
+    places, values = frame.category_codes(name)
     counts = np.bincount(places[places >= 0] if len(places) and places.min() < 0 else places, minlength=len(values))
     return {value: count for value, count in zip(values, counts.tolist(), strict=True) if count and value is not None}
 
@@ -197,14 +197,14 @@ def _sketch(values: Array) -> Quantiles:
     return sketch
 
 
-def _number(value: Any, name: str) -> float:
+def _as_number(value: Any, name: str) -> float:
     if isinstance(value, str) or value is None:
         raise BadData("the recipe", f"{value!r} cannot stand for a missing number", column=name,
                       fix="give impute a value that is a number")  # fmt: skip
     return float(value)
 
 
-def _finite(columns: list[str], seen: Array) -> None:
+def _check_finite(columns: list[str], seen: Array) -> None:
     for name, value in zip(columns, seen, strict=True):
         if not np.isfinite(value):
             raise BadData("the training part", "holds infinity, or numbers too large to add up", column=name,

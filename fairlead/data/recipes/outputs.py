@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fairlead.data.recipes.batch_columns import Frame, is_numeric
-from fairlead.data.recipes.categories import Encode, labels
+from fairlead.data.recipes.categories import Encode, column_labels
 from fairlead.data.recipes.column_assembly import Assemble, Select
 from fairlead.data.recipes.step import State, Step
 
@@ -33,7 +33,7 @@ def describe_outputs(
     for step, state in zip(steps, states, strict=True):
         if isinstance(step, Encode) and step.how == "onehot":
             for place, name in enumerate(state["columns"]):
-                parts[name] = [f"{name}={label}" for label in labels(step, state, place)]
+                parts[name] = [f"{name}={label}" for label in column_labels(step, state, place)]
         elif isinstance(step, Encode) and step.how == "ordinal":
             for place, name in enumerate(state["columns"]):
                 if name == target:

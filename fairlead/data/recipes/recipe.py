@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from fairlead.data.errors import BadData
 from fairlead.data.recipes.anomalies import Flag
-from fairlead.data.recipes.array_json import canonical, content_hash, packed, unpacked
-from fairlead.data.recipes.batch_columns import Array, Frame, kinds
+from fairlead.data.recipes.array_json import arrays_from_json, arrays_to_json, canonical_json, content_hash
+from fairlead.data.recipes.batch_columns import Array, Frame, column_kinds
 from fairlead.data.recipes.categories import Encode
 from fairlead.data.recipes.column_assembly import Assemble, Select
 from fairlead.data.recipes.fitting import learn
@@ -52,7 +52,7 @@ class Recipe:
         if version != VERSION:
             raise InvalidSpec(f"{version!r} is not a version of recipes that is known here", field="version",
                               value=version, fix=f"write version: {VERSION}")  # fmt: skip
-        read = tuple(each if isinstance(each, Step) else _step(each, place) for place, each in enumerate(steps))
+        read = tuple(each if isinstance(each, Step) else _parse_step(each, place) for place, each in enumerate(steps))
         object.__setattr__(self, "steps", read)
         object.__setattr__(self, "target", target)
         object.__setattr__(self, "version", version)
@@ -109,24 +109,26 @@ class FittedRecipe:
     inputs: dict[str, str]  # column -> its Arrow type in the training part
     outputs: tuple[Output, ...]
     rows: int = 0  # that were learned from
-    _fits: list[pa.Schema] = field(default_factory=list, repr=False)  # schemas that were looked at already
+    _checked_schemas: list[pa.Schema] = field(default_factory=list, repr=False)  # schemas that were looked at already
 
     # ------------------------------------------------------------ replay
 
-    def run(self, batch: pa.RecordBatch, places: Array | None = None) -> Frame:
+    def replay(self, batch: pa.RecordBatch, places: Array | None = None) -> Frame:
         """The batch through all steps; ``places`` are the numbers of its rows in the source."""
-        frame = self._taken(batch, places)
+        frame = self._input_frame(batch, places)
         for step, state in zip(self.recipe.steps, self.states, strict=True):
             step.apply(state, frame)
         return frame
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as a model takes it. Its target may be missing; no other column may."""
-        return self.run(batch).batch()
+        return self.replay(batch).batch()
 
-    def _taken(self, batch: pa.RecordBatch, places: Array | None) -> Frame:
+    def _input_frame(self, batch: pa.RecordBatch, places: Array | None) -> Frame:
         self.check(batch.schema)
-        frame = Frame.of(batch.select([name for name in self.inputs if name in batch.schema.names]), places=places)
+        frame = Frame.from_batch(
+            batch.select([name for name in self.inputs if name in batch.schema.names]), places=places
+        )
         for name, column in frame.columns.items():
             if isinstance(column, pa.Array) and pa.types.is_null(column.type):  # a batch in which nothing is known
                 kind = {"text": pa.string(), "number": pa.float64()}.get(self._kinds[name], pa.null())
@@ -135,19 +137,19 @@ class FittedRecipe:
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse data of another schema, and say which columns."""
-        if any(schema.equals(each) for each in self._fits):
+        if any(schema.equals(each) for each in self._checked_schemas):
             return
         missing = [name for name in self.inputs if name not in schema.names and name != self.recipe.target]
         if missing:
             fix = "give every column that the recipe was fitted on; only the target may be missing"
             raise BadData("the data", f"lacks the columns {', '.join(map(repr, missing))}", fix=fix)
-        now = kinds(Frame.of(pa.RecordBatch.from_pylist([], schema)), schema.names)
+        now = column_kinds(Frame.from_batch(pa.RecordBatch.from_pylist([], schema)), schema.names)
         for name, kind in self._kinds.items():
             if name in now and now[name] != kind and schema.field(name).type != pa.null():
                 what = f"is {schema.field(name).type}, but was {self.inputs[name]}"
                 fix = "read it with the type that the recipe was fitted on, or fit the recipe again"
                 raise BadData("the data", what, column=name, fix=fix)
-        self._fits[:] = [schema, *self._fits[:3]]
+        self._checked_schemas[:] = [schema, *self._checked_schemas[:3]]
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
@@ -177,12 +179,12 @@ class FittedRecipe:
     # ------------------------------------------------------------ as a document
 
     @cached_property
-    def _written(self) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "recipe": self.recipe.to_dict(),
             "inputs": self.inputs,
-            "states": packed(list(self.states)),
+            "states": arrays_to_json(list(self.states)),
             "outputs": [{"name": each.name, "dtype": each.dtype, "shape": list(each.shape), "labels": list(each.labels)}
                         for each in self.outputs],
             "rows": self.rows,
@@ -191,17 +193,17 @@ class FittedRecipe:
     @cached_property
     def hash(self) -> str:
         """The name of this content."""
-        return content_hash(self._written)
+        return content_hash(self._document)
 
     def to_json(self) -> str:
-        return canonical(self._written)
+        return canonical_json(self._document)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, expect: str | None = None) -> FittedRecipe:
         """Read it back; with ``expect`` it must have that hash."""
         try:
             written = json.loads(text)
-            fitted = cls._read(written)
+            fitted = cls._from_document(written)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidSpec(f"is not a fitted recipe: {error}", field="recipe", fix="fit it again") from None
         if expect is not None and fitted.hash != expect:
@@ -210,11 +212,11 @@ class FittedRecipe:
         return fitted
 
     @classmethod
-    def _read(cls, written: dict[str, Any]) -> FittedRecipe:
+    def _from_document(cls, written: dict[str, Any]) -> FittedRecipe:
         if written["format"] != FORMAT:
             raise ValueError(f"its format is {written['format']!r}")
         recipe = Recipe.from_dict(written["recipe"])
-        states = tuple(unpacked(written["states"]))
+        states = tuple(arrays_from_json(written["states"]))
         if len(states) != len(recipe.steps):
             raise ValueError("it lacks steps")
         outputs = tuple(Output(each["name"], each["dtype"], tuple(each["shape"]), tuple(each["labels"]))
@@ -222,7 +224,7 @@ class FittedRecipe:
         return cls(recipe, states, dict(written["inputs"]), outputs, int(written["rows"]))
 
 
-def _step(written: Any, place: int) -> Step:
+def _parse_step(written: Any, place: int) -> Step:
     where = f"steps[{place}]"
     if isinstance(written, str):
         written = {written: {}}

@@ -20,10 +20,10 @@ class Moments:
         self.count, self.mean, self.m2 = (np.zeros(columns) for _ in range(3))
         self.least, self.most = np.full(columns, np.inf), np.full(columns, -np.inf)
 
-    def set(self, column: int, values: Array, *, range_too: bool = True) -> None:
+    def measure(self, column: int, values: Array, *, range_too: bool = True) -> None:
         """Look at one column of a batch. Missing values are not counted."""
         if values.dtype.kind == "f":
-            values = known(values)
+            values = without_missing(values)
         count = len(values)
         if not count:
             return
@@ -60,7 +60,7 @@ class Quantiles:
         self._odd = 0  # which half of a full level goes up: in turn instead of by lot, so that a fit can be repeated
 
     def add(self, values: Array) -> None:
-        values = known(np.asarray(values, dtype=np.float64))
+        values = without_missing(np.asarray(values, dtype=np.float64))
         self._levels[0] = np.concatenate([self._levels[0], values])
         self._compact()
 
@@ -87,7 +87,7 @@ class Quantiles:
                 self._levels[level + 1] = np.concatenate([self._levels[level + 1], up])
             level += 1
 
-    def at(self, *parts: float) -> list[float]:
+    def quantiles(self, *parts: float) -> list[float]:
         """The values below which these parts of the column lie; NaN when nothing was seen."""
         values = np.concatenate(self._levels)
         if not len(values):
@@ -99,32 +99,32 @@ class Quantiles:
         return [float(found) for found in np.interp(np.asarray(parts) * weights.sum(), places, values)]
 
 
-class Counts:
-    """How often each value occurs. Of very many values the rare ones are forgotten: memory stays bounded."""
+class FrequentValues:
+    """How often each value occurs. Of very many values the rare ones are dropped: memory stays bounded."""
 
     def __init__(self, limit: int = 65_536) -> None:
         self._limit = limit
-        self.of: dict[Any, int] = {}
-        self.forgotten = 0
+        self.counts: dict[Any, int] = {}
+        self.dropped = 0
 
     def add(self, found: Mapping[Any, int]) -> None:
         for value, count in found.items():
-            self.of[value] = self.of.get(value, 0) + count
-        if len(self.of) > 2 * self._limit:
-            kept = heapq.nlargest(self._limit, self.of.items(), key=lambda each: (each[1], str(each[0])))
-            self.forgotten += len(self.of) - len(kept)
-            self.of = dict(kept)
+            self.counts[value] = self.counts.get(value, 0) + count
+        if len(self.counts) > 2 * self._limit:
+            kept = heapq.nlargest(self._limit, self.counts.items(), key=lambda each: (each[1], str(each[0])))
+            self.dropped += len(self.counts) - len(kept)
+            self.counts = dict(kept)
 
     def common(self, at_least: int = 1, most: int | None = None) -> list[Any]:
         """The values that occur often enough, in their own order, whatever order they came in."""
-        enough = [(value, count) for value, count in self.of.items() if count >= at_least]
+        enough = [(value, count) for value, count in self.counts.items() if count >= at_least]
         if most is not None and len(enough) > most:
             enough = heapq.nsmallest(most, enough, key=lambda each: (-each[1], str(each[0])))
         return sorted((value for value, _ in enough), key=lambda value: (str(type(value)), value))
 
     def top(self) -> Any:
         """The most frequent value; of equally frequent ones the first in order."""
-        return min(self.of, key=lambda value: (-self.of[value], str(value))) if self.of else None
+        return min(self.counts, key=lambda value: (-self.counts[value], str(value))) if self.counts else None
 
 
 class Reservoir:
@@ -137,7 +137,7 @@ class Reservoir:
 
     def choose(self, places: Array) -> tuple[Array, Array]:
         """Which rows of a batch might stay, and their keys, from their numbers in the source."""
-        keys = scrambled(places.astype(np.uint64), self._seed)
+        keys = splitmix64(places.astype(np.uint64), self._seed)
         if len(keys) > self._size:
             chosen = np.argpartition(keys, self._size - 1)[: self._size]
             return chosen, keys[chosen]
@@ -158,7 +158,7 @@ class Reservoir:
         return self._rows[order], self._values[order]
 
 
-def scrambled(numbers: Array, seed: int) -> Array:
+def splitmix64(numbers: Array, seed: int) -> Array:
     """A 64-bit number from each: SplitMix64's finaliser, for lots that do not depend on who draws them."""
     with np.errstate(over="ignore"):
         state = numbers + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & (1 << 64) - 1)
@@ -167,7 +167,7 @@ def scrambled(numbers: Array, seed: int) -> Array:
         return state ^ (state >> np.uint64(31))
 
 
-def known(values: Array) -> Array:
+def without_missing(values: Array) -> Array:
     """The values that are there."""
     if values.dtype.kind != "f":
         return values

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fairlead.data.recipes.batch_columns import Frame, kinds
+from fairlead.data.recipes.batch_columns import Frame, column_kinds
 from fairlead.errors import InvalidSpec
 
 State = dict[str, Any]
@@ -18,7 +18,7 @@ State = dict[str, Any]
 class Learner(Protocol):
     """Learns from batches: ``look`` may run for several batches at once, ``add`` is called in their order."""
 
-    def look(self, frame: Frame) -> Any: ...
+    def summarise(self, frame: Frame) -> Any: ...
 
     def add(self, seen: Any) -> None: ...
 
@@ -40,27 +40,27 @@ class Step(BaseModel):
         return (value,) if isinstance(value, str) else value
 
     @property
-    def renames(self) -> bool:
+    def changes_columns(self) -> bool:
         """Whether another set of columns counts as numeric or text after this step."""
         return False
 
     @property
-    def leaves_out(self) -> bool:
+    def drops_rows(self) -> bool:
         """Whether the step takes rows out."""
         return False
 
     @property
-    def matches(self) -> bool:
+    def uses_patterns(self) -> bool:
         """Whether the columns follow from what is there, rather than being said by name."""
         return any(each in ("numeric", "text", "*") or "*" in each for each in self.columns)
 
     def resolve(self, frame: Frame, target: str | None) -> list[str]:
         """The columns that are meant, in the order of the data; refuses names that are not there."""
         names = list(frame.columns)
-        kind = kinds(frame, names)
+        kind = column_kinds(frame, names)
         chosen: dict[str, None] = {}
         for each in self.columns:
-            chosen |= dict.fromkeys(_meant(each, names, kind, target, self.name))
+            chosen |= dict.fromkeys(_matching_columns(each, names, kind, target, self.name))
         return [name for name in chosen if not any(fnmatchcase(name, each) for each in self.leave)]
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
@@ -71,12 +71,12 @@ class Step(BaseModel):
         """Replay the step on a batch."""
         raise NotImplementedError
 
-    def present(self, state: State, frame: Frame) -> list[tuple[int, str]]:
+    def present_columns(self, state: State, frame: Frame) -> list[tuple[int, str]]:
         """The columns of the state with their places. A target may be absent: nobody knows it when a model serves."""
         return [(place, name) for place, name in enumerate(state["columns"]) if name in frame.columns]
 
 
-def _meant(each: str, names: list[str], kind: dict[str, str], target: str | None, step: str) -> list[str]:
+def _matching_columns(each: str, names: list[str], kind: dict[str, str], target: str | None, step: str) -> list[str]:
     open_to_all = [name for name in names if name != target]
     if each == "*":
         return open_to_all

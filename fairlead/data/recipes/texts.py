@@ -40,15 +40,15 @@ class Tokenise(Step):
     seed: int = 0
 
     @property
-    def renames(self) -> bool:
+    def changes_columns(self) -> bool:
         return True
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
-        return _Vocabulary(columns, self)
+        return _VocabularyLearner(columns, self)
 
     def apply(self, state: State, frame: Frame) -> None:
-        tokenizer, length = _loaded(state["tokenizer"]), int(state["length"])
-        for _, name in self.present(state, frame):
+        tokenizer, length = _cached_tokenizer(state["tokenizer"]), int(state["length"])
+        for _, name in self.present_columns(state, frame):
             texts = [text or "" for text in frame.texts(name).to_pylist()]
             encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
             if not self.pad:
@@ -61,19 +61,21 @@ class Tokenise(Step):
             frame.columns[name], frame.columns[f"{name}_length"] = ids, lengths
 
 
-class _Vocabulary:
+class _VocabularyLearner:
     """Trains on a fair sample of the texts of all its columns, so that memory does not grow with the data."""
 
     def __init__(self, columns: list[str], step: Tokenise) -> None:
         self._columns, self._step = columns, step
         self._samples = [Reservoir(step.texts, step.seed) for _ in columns]
 
-    def look(self, frame: Frame) -> list[tuple[Array, Array, Array]]:
+    def summarise(self, frame: Frame) -> list[tuple[Array, Array, Array]]:
         found = []
         for name, sample in zip(self._columns, self._samples, strict=True):
-            chosen, keys = sample.choose(frame.places)
+            chosen, keys = sample.choose(frame.row_numbers)
             texts = frame.texts(name).take(pa.array(chosen)).to_pylist()
-            found.append((frame.places[chosen], keys, np.array([(text or "")[:_LONGEST] for text in texts], object)))
+            found.append(
+                (frame.row_numbers[chosen], keys, np.array([(text or "")[:_LONGEST] for text in texts], object))
+            )
         return found
 
     def add(self, seen: list[tuple[Array, Array, Array]]) -> None:
@@ -83,7 +85,7 @@ class _Vocabulary:
     def state(self) -> State:
         step = self._step
         texts = [str(text) for sample in self._samples for text in sample.sample()[1].ravel()]
-        tokenizer = given(step) if not isinstance(step.vocabulary, int) else trained(step, texts)
+        tokenizer = load_tokenizer(step) if not isinstance(step.vocabulary, int) else train_tokenizer(step, texts)
         length = step.length
         if length is None:
             counts = [len(one) for one in tokenizer.encode_batch_fast(texts[:5_000], add_special_tokens=False)] or [1]
@@ -93,21 +95,21 @@ class _Vocabulary:
                 "vocabulary": tokenizer.get_vocab_size()}  # fmt: skip
 
 
-def trained(step: Tokenise, texts: list[str]) -> Any:
+def train_tokenizer(step: Tokenise, texts: list[str]) -> Any:
     """A tokenizer with a vocabulary of the wanted size, learned from texts."""
     from tokenizers import trainers
 
     if step.model == "wordpiece":
         raise InvalidSpec("cannot be trained twice with the same result", field="tokenise.model", value=step.model,
                           fix="train bpe, or give a vocabulary")  # fmt: skip
-    tokenizer = _shell(step, None)
+    tokenizer = _untrained_tokenizer(step, None)
     kinds = {"bpe": trainers.BpeTrainer, "words": trainers.WordLevelTrainer}
     trainer = kinds[step.model](vocab_size=step.vocabulary, special_tokens=[PAD, UNKNOWN], show_progress=False)
     tokenizer.train_from_iterator(texts, trainer, length=len(texts))
     return tokenizer
 
 
-def given(step: Tokenise) -> Any:
+def load_tokenizer(step: Tokenise) -> Any:
     """A tokenizer that somebody else made: a tokenizer.json, or a list of tokens."""
     from tokenizers import Tokenizer
 
@@ -128,10 +130,10 @@ def given(step: Tokenise) -> Any:
     assert not isinstance(step.vocabulary, int)
     if step.model == "bpe":
         raise InvalidSpec("bpe needs merges, too", field="tokenise.vocabulary", fix="name its tokenizer.json")
-    return _shell(step, dict.fromkeys([PAD, UNKNOWN, *step.vocabulary]))
+    return _untrained_tokenizer(step, dict.fromkeys([PAD, UNKNOWN, *step.vocabulary]))
 
 
-def _shell(step: Tokenise, words: dict[str, None] | None) -> Any:
+def _untrained_tokenizer(step: Tokenise, words: dict[str, None] | None) -> Any:
     """A tokenizer that is still empty, or knows these words; [PAD] is 0 and [UNK] is 1."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -146,12 +148,12 @@ def _shell(step: Tokenise, words: dict[str, None] | None) -> Any:
     return tokenizer
 
 
-def _loaded(written: dict[str, Any]) -> Any:
-    return _of_text(json.dumps(written))
+def _cached_tokenizer(written: dict[str, Any]) -> Any:
+    return _parse_tokenizer(json.dumps(written))
 
 
 @lru_cache(maxsize=16)
-def _of_text(written: str) -> Any:
+def _parse_tokenizer(written: str) -> Any:
     from tokenizers import Tokenizer
 
     return Tokenizer.from_str(written)
