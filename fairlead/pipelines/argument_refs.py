@@ -9,10 +9,10 @@ from typing import Any
 
 _REFERENCE = re.compile(r"\$([a-z0-9][-a-z0-9]*)((?:\[[^\[\]]{1,100}\])*)")
 _KEY = re.compile(r"\[([^\[\]]+)\]")
-VALUE = "$@"
+VALUE_PREFIX = "$@"
 """Begins a text that names a value which travels in the code bundle, pickled; opened only in a worker."""
 
-MOST_DEEP = 20
+MAX_DEPTH = 20
 
 
 class BadReference(ValueError):
@@ -31,7 +31,7 @@ class Reference:
     path: tuple[str | int, ...] = ()
 
     def __str__(self) -> str:
-        return f"${self.stage}" + "".join(f"[{_written(key)}]" for key in self.path)
+        return f"${self.stage}" + "".join(f"[{_format_key(key)}]" for key in self.path)
 
     def part_of(self, value: Any) -> Any:
         """What is meant, given the stage's whole result."""
@@ -42,26 +42,26 @@ class Reference:
 
 def parse(text: str) -> Reference | None:
     """The reference that a text is, or None if it is just a text; raises :class:`BadReference`."""
-    if not text.startswith("$") or text.startswith(("$$", VALUE)):
+    if not text.startswith("$") or text.startswith(("$$", VALUE_PREFIX)):
         return None
     match = _REFERENCE.fullmatch(text)
     if match is None:
         raise BadReference(text, "names no stage", "write $stage or $stage[key], or $$ for a plain dollar sign")
-    return Reference(match[1], tuple(_read(key) for key in _KEY.findall(match[2])))
+    return Reference(match[1], tuple(_parse_key(key) for key in _KEY.findall(match[2])))
 
 
-def _written(key: str | int) -> str:
+def _format_key(key: str | int) -> str:
     """A key as it stands in a reference: a name that could be taken for a number is quoted."""
-    return f'"{key}"' if isinstance(key, str) and (isinstance(_read(key), int) or key[:1] == '"') else str(key)
+    return f'"{key}"' if isinstance(key, str) and (isinstance(_parse_key(key), int) or key[:1] == '"') else str(key)
 
 
-def _read(key: str) -> str | int:
+def _parse_key(key: str) -> str | int:
     if len(key) > 1 and key[0] == key[-1] == '"':
         return key[1:-1]
     return int(key) if key.removeprefix("-").isdecimal() else key
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """A plain text as it is written among arguments."""
     return f"${text}" if text.startswith("$") else text
 
@@ -83,8 +83,8 @@ def resolve(value: Any, result: Callable[[Reference], Any], pickled: Callable[[s
         return [resolve(each, result, pickled) for each in value]
     if not isinstance(value, str):
         return value
-    if pickled is not None and value.startswith(VALUE):
-        return pickled(value.removeprefix(VALUE))
+    if pickled is not None and value.startswith(VALUE_PREFIX):
+        return pickled(value.removeprefix(VALUE_PREFIX))
     found = parse(value)
     if found is not None:
         return result(found)
@@ -92,8 +92,8 @@ def resolve(value: Any, result: Callable[[Reference], Any], pickled: Callable[[s
 
 
 def _leaves(value: Any, depth: int) -> Iterator[Any]:
-    if depth > MOST_DEEP:
-        raise BadReference("...", f"is nested more than {MOST_DEEP} deep", "pass it as the result of a stage")
+    if depth > MAX_DEPTH:
+        raise BadReference("...", f"is nested more than {MAX_DEPTH} deep", "pass it as the result of a stage")
     if isinstance(value, Mapping):
         for each in value.values():
             yield from _leaves(each, depth + 1)

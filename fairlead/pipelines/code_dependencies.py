@@ -21,7 +21,7 @@ class Sources:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._trees: dict[Path, ast.Module | None] = {}
-        self._wholes: dict[Path, str] = {}
+        self._file_digests: dict[Path, str] = {}
 
     def digest(self, file: str, function: str) -> str | None:
         """``sha256:`` of all that the function depends on; None when its file cannot be read that way."""
@@ -32,7 +32,7 @@ class Sources:
             return None
         parts = self._parts(tree, definition)
         files = self._files(path, [each for each in ast.walk(tree) if isinstance(each, _IMPORTS)])
-        imported = sorted(self._whole(each) for each in files)
+        imported = sorted(self._file_digest(each) for each in files)
         text = "\0".join([function, *parts, *imported])
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -72,19 +72,19 @@ class Sources:
         """
         named: dict[str, list[ast.stmt]] = {}
         for each in tree.body:
-            for name in _gives(each):
+            for name in _defined_names(each):
                 named.setdefault(name, []).append(each)
         bare = _without_stage(start, named.keys())
         plain = {name: _without_steps(each, named.keys()) for name, each in named.items()}
-        acting = [each for each in tree.body if each is not start and _acts(each, plain)]
+        acting = [each for each in tree.body if each is not start and _has_effects(each, plain)]
         reached = {id(each) for each in acting}
         pending: list[ast.stmt] = [each for each in named[start.name] if each is not start]
-        pending += [bare, *(each for act in acting for name in _names(act) for each in plain.get(name, []))]
+        pending += [bare, *(each for act in acting for name in _mentioned_names(act) for each in plain.get(name, []))]
         while pending:
             one = pending.pop()
             if id(one) not in reached:
                 reached.add(id(one))
-                pending += [each for name in _names(one) for each in named.get(name, []) if each is not start]
+                pending += [each for name in _mentioned_names(one) for each in named.get(name, []) if each is not start]
         return [ast.dump(bare if each is start else each) for each in tree.body if id(each) in reached or each is start]
 
     def _files(self, path: Path, imports: Sequence[ast.AST]) -> set[Path]:
@@ -114,18 +114,18 @@ class Sources:
             return
         for root in roots:
             for name in names:
-                yield from filter(self._is_ours, _loaded(root, name, within=level > 0))
+                yield from filter(self._is_ours, _imported_files(root, name, within=level > 0))
 
     def _is_ours(self, file: Path) -> bool:
         return file.is_file() and file.is_relative_to(self._folder.resolve())
 
-    def _whole(self, path: Path) -> str:
-        if path not in self._wholes:
+    def _file_digest(self, path: Path) -> str:
+        if path not in self._file_digests:
             tree = self._tree(path)
             text = ast.dump(tree) if tree is not None else path.read_bytes().hex()
             name = path.relative_to(self._folder.resolve())
-            self._wholes[path] = f"{name}:{hashlib.sha256(text.encode()).hexdigest()}"
-        return self._wholes[path]
+            self._file_digests[path] = f"{name}:{hashlib.sha256(text.encode()).hexdigest()}"
+        return self._file_digests[path]
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -155,7 +155,7 @@ def _is_called(decorator: ast.expr, name: str) -> bool:
     return name in (getattr(called, "id", None), getattr(called, "attr", None))
 
 
-def _loaded(root: Path, name: str, *, within: bool) -> Iterator[Path]:
+def _imported_files(root: Path, name: str, *, within: bool) -> Iterator[Path]:
     """The files that an import of this name runs: its own, and those of all packages on the way.
 
     ``within`` says that the folder itself is a package, as it is where one imports from ``.``.
@@ -181,7 +181,7 @@ def _makes_step(called: ast.expr, own: Collection[str]) -> bool:
     return any(_is_called(called, name) for name in ("stage", "pipeline") if name not in own)
 
 
-def _acts(statement: ast.stmt, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
+def _has_effects(statement: ast.stmt, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
     """Whether it does something when the file is loaded, which anything in the file may depend on.
 
     ``plain`` is what the names of the file stand for. A decorator may keep what it is given; a call may change anything
@@ -190,15 +190,15 @@ def _acts(statement: ast.stmt, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
     if isinstance(statement, _DEFINITIONS):
         return bool(statement.decorator_list) and statement in plain.get(statement.name, [])
     if isinstance(statement, ast.Assign | ast.AnnAssign):
-        return any(_calls_own(node, plain) for node in ast.walk(statement) if isinstance(node, ast.Call))
+        return any(_calls_own_code(node, plain) for node in ast.walk(statement) if isinstance(node, ast.Call))
     if isinstance(statement, _IMPORTS):
         return False
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return False  # what it says of itself
-    return not (isinstance(statement, ast.If) and "__name__" in _names(statement))
+    return not (isinstance(statement, ast.If) and "__name__" in _mentioned_names(statement))
 
 
-def _calls_own(call: ast.Call, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
+def _calls_own_code(call: ast.Call, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
     """Whether it calls something of this file, or hands on a definition that may be called in turn."""
     if _makes_step(call, plain):
         return False
@@ -211,7 +211,7 @@ def _calls_own(call: ast.Call, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
     return any(isinstance(each, _DEFINITIONS) for name in named for each in plain.get(name, []))
 
 
-def _gives(statement: ast.stmt) -> list[str]:
+def _defined_names(statement: ast.stmt) -> list[str]:
     if isinstance(statement, _DEFINITIONS):
         return [statement.name]
     if isinstance(statement, ast.Assign | ast.AnnAssign):
@@ -220,6 +220,6 @@ def _gives(statement: ast.stmt) -> list[str]:
     return []
 
 
-def _names(statement: ast.stmt) -> set[str]:
+def _mentioned_names(statement: ast.stmt) -> set[str]:
     """All names that it mentions."""
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}

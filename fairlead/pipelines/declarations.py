@@ -68,7 +68,7 @@ class Output:
 
     def __getattr__(self, name: str) -> Callable[..., Output]:
         if name in METHODS and self._fitted:
-            return lambda *args, **settings: _method(self, name, args, settings)
+            return lambda *args, **settings: _call_method(self, name, args, settings)
         raise AttributeError(f"stage {self._node}: what it gives is there only when it has run; "
                              f"use .{name} inside the next stage")  # fmt: skip
 
@@ -96,7 +96,7 @@ class Stage:
         building = _building.get()
         if building is None:
             return self.function(*args, **kwargs)
-        return _add(building, self, _bound(self, args, kwargs))
+        return _add_node(building, self, _bind_arguments(self, args, kwargs))
 
     def named(self, name: str) -> Stage:
         """The same stage by another name, for a pipeline that has it several times."""
@@ -182,7 +182,7 @@ def stage_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", split.lower()).strip("-")[:36].strip("-") or "stage"
 
 
-def _add(building: Declaration, made: Stage, args: Mapping[str, Any]) -> Output:
+def _add_node(building: Declaration, made: Stage, args: Mapping[str, Any]) -> Output:
     name, count = made.name, 1
     while name in building.nodes:
         count += 1
@@ -191,7 +191,7 @@ def _add(building: Declaration, made: Stage, args: Mapping[str, Any]) -> Output:
     return Output(name, (), made.outputs, fitted=made.estimator is not None)
 
 
-def _bound(made: Stage, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _bind_arguments(made: Stage, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by name; a wrong one is refused where the stage is called."""
     field_ = f"stage {made.name}"
     try:
@@ -260,20 +260,20 @@ def _call(fitted: Any, method: str, X: Any, y: Any = None) -> Any:
     raise NotImplementedError("runs inside a pipeline only")
 
 
-def _method(fitted: Output, name: str, args: tuple[Any, ...], settings: Mapping[str, Any]) -> Output:
+def _call_method(fitted: Output, name: str, args: tuple[Any, ...], settings: Mapping[str, Any]) -> Output:
     building = _building.get()
     if building is None:
         raise InvalidSpec("is used outside of its pipeline", field=f"stage {fitted._node}",
                           fix="call it in the function marked with @pipeline")  # fmt: skip
     made = Stage(_call, {"name": f"{fitted._node[:24]}-{stage_name(name)}", **settings})
     made.estimator = name  # a method of what was fitted
-    bound = _bound(made, (fitted, name, *args), {})
-    output = _add(building, made, bound)
+    bound = _bind_arguments(made, (fitted, name, *args), {})
+    output = _add_node(building, made, bound)
     output._fitted = False
     return output
 
 
-def runs_as(made: Stage) -> str | None:
+def platform_function(made: Stage) -> str | None:
     """The function of the platform's own that a stage runs, if it is not the user's."""
     if made.function is _fit:
         return f"{ESTIMATORS}fit"

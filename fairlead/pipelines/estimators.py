@@ -15,7 +15,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 def fit(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
     """The estimator, fitted: an object, or the dotted name of a class with its ``params``."""
-    made = _made(estimator)
+    made = _build_estimator(estimator)
     given = {} if sample_weight is None else {"sample_weight": sample_weight}
     with in_parallel(made):
         return made.fit(X, **given) if y is None else made.fit(X, y, **given)
@@ -37,13 +37,13 @@ def in_parallel(estimator: Any) -> Iterator[int]:
     """
     import joblib
 
-    cores = cores_given()
+    cores = worker_cores()
     params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
-    own = divided({name: jobs for name, jobs in params.items() if name.rpartition("__")[2] == "n_jobs"}, cores)
+    own = n_jobs_overrides({name: jobs for name, jobs in params.items() if name.rpartition("__")[2] == "n_jobs"}, cores)
     if own:
         estimator.set_params(**own)
     try:
-        with joblib.parallel_config(n_jobs=cores), _alone_in_processes(), warnings.catch_warnings():
+        with joblib.parallel_config(n_jobs=cores), _single_threaded_processes(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*n_jobs.*", FutureWarning)  # of those that have it without a use for it
             yield cores
     finally:
@@ -51,12 +51,12 @@ def in_parallel(estimator: Any) -> Iterator[int]:
             estimator.set_params(**{name: params[name] for name in own})
 
 
-def cores_given() -> int:
+def worker_cores() -> int:
     """To this worker."""
     return max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
-def divided(asked: Mapping[str, Any], cores: int) -> dict[str, int]:
+def n_jobs_overrides(asked: Mapping[str, Any], cores: int) -> dict[str, int]:
     """What n_jobs has to be instead, by its name such as ``estimator__n_jobs``, where it is not what it should be.
 
     The outermost divides its work over all cores, unless it asks for fewer: joblib would give it one when it says
@@ -74,7 +74,7 @@ def divided(asked: Mapping[str, Any], cores: int) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def _alone_in_processes() -> Iterator[None]:
+def _single_threaded_processes() -> Iterator[None]:
     """Processes that joblib starts meanwhile compute with one thread each: together they have the worker's cores."""
     before = {name: os.environ[name] for name in THREADS if name in os.environ}
     os.environ.update(dict.fromkeys(before, "1"))
@@ -84,7 +84,7 @@ def _alone_in_processes() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _made(estimator: Any) -> Any:
+def _build_estimator(estimator: Any) -> Any:
     if not isinstance(estimator, dict):
         return estimator
     import importlib

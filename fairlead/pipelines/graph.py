@@ -28,10 +28,10 @@ from fairlead.specs import (
     invalid,
 )
 
-MOST_STAGES = 500
-MOST_EDGES = 5_000
+MAX_STAGES = 500
+MAX_EDGES = 5_000
 """Results taken and stages waited for, of a whole pipeline: rounds, pages and the store look at all of them."""
-_SHOWN = 12
+_MAX_NAMED = 12
 """Stages of a circle that are named."""
 ESTIMATORS = "fairlead.pipelines.estimators:"
 """The functions of this module are what stages of scikit-learn estimators run."""
@@ -43,7 +43,7 @@ class StageSpec(Spec):
     run: str | None = Field(default=None, max_length=1000)  # file.py:function or package.module:function
     command: list[Word] | None = Field(default=None, max_length=10_000)
     args: FreeForm = Field(default_factory=dict, max_length=200)
-    after: list[Name] = Field(default_factory=list, max_length=MOST_STAGES)  # stages that come first, besides
+    after: list[Name] = Field(default_factory=list, max_length=MAX_STAGES)  # stages that come first, besides
     workers: Workers = Workers()
     resources: WorkerResources = WorkerResources()
     placement: Placement = Placement()
@@ -111,7 +111,7 @@ class PipelineSpec(Spec):
     labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
         default_factory=dict, max_length=60
     )
-    stages: dict[Name, StageSpec] = Field(min_length=1, max_length=MOST_STAGES)
+    stages: dict[Name, StageSpec] = Field(min_length=1, max_length=MAX_STAGES)
     priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
     sla: Sla | None = None  # of each of its stages
     code: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
@@ -119,17 +119,17 @@ class PipelineSpec(Spec):
     @model_validator(mode="after")
     def _is_a_graph(self, info: ValidationInfo) -> Self:
         edges = sum(map(len, self.upstream.values()))
-        if edges > MOST_EDGES and info.context is not STORED:
-            raise ValueError(f"stages: take {edges} results of each other in all, and {MOST_EDGES} are the most; "
+        if edges > MAX_EDGES and info.context is not STORED:
+            raise ValueError(f"stages: take {edges} results of each other in all, and {MAX_EDGES} are the most; "
                              "let stages in between gather them")  # fmt: skip
         for name, others in self.upstream.items():
             for other in sorted(others):
                 if other not in self.stages:
                     raise ValueError(f"stages.{name}: takes ${other}, and there is no such stage; "
-                                     f"{_meant(other, self.stages)}")  # fmt: skip
+                                     f"{_suggestion(other, self.stages)}")  # fmt: skip
         circle = cycle(self.upstream)
         if circle:
-            way = " -> ".join([*circle[:_SHOWN], *(["..."] if len(circle) > _SHOWN else []), circle[0]])
+            way = " -> ".join([*circle[:_MAX_NAMED], *(["..."] if len(circle) > _MAX_NAMED else []), circle[0]])
             raise ValueError(f"stages.{circle[0]}: waits for itself: {way}; take one of these arguments away")
         return self
 
@@ -252,6 +252,6 @@ def stored_pipeline(document: Mapping[str, Any]) -> PipelineSpec:
     return PipelineSpec.model_validate(dict(document), context=STORED)
 
 
-def _meant(name: str, stages: Iterable[str]) -> str:
+def _suggestion(name: str, stages: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(stages), n=1)
     return f"did you mean ${close[0]}?" if close else f"add it, or take one of: {', '.join(sorted(stages)[:8])}"

@@ -27,7 +27,7 @@ class StagePhase(StrEnum):
 
 DONE = frozenset({StagePhase.SUCCEEDED, StagePhase.CACHED})
 OVER = frozenset(StagePhase) - {StagePhase.WAITING, StagePhase.ACTIVE}
-MOST_REBUILDS = 3  # of a stage, because what it gave was gone when somebody needed it
+MAX_REBUILDS = 3  # of a stage, because what it gave was gone when somebody needed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ def next_steps(
     for name in order({name: upstream[name] for name in states}):
         state = states[name]
         if state.phase is StagePhase.ACTIVE:
-            planned[name] = _active(state, states, jobs.get(name), cancelled)
+            planned[name] = _steps_of_active(state, states, jobs.get(name), cancelled)
         elif state.phase is StagePhase.WAITING:
-            planned[name] = _waiting(state, upstream[name], now, name in known, cancelled)
+            planned[name] = _steps_of_waiting(state, upstream[name], now, name in known, cancelled)
         for step in planned.get(name, ()):
             if isinstance(step, Settle) and step.phase is StagePhase.SKIPPED:
                 now[name] = replace(state, phase=step.phase, message=step.message)
@@ -132,7 +132,9 @@ def next_steps(
     return steps
 
 
-def _active(state: StageState, states: Mapping[str, StageState], job: JobFact | None, cancelled: bool) -> list[Step]:
+def _steps_of_active(
+    state: StageState, states: Mapping[str, StageState], job: JobFact | None, cancelled: bool
+) -> list[Step]:
     if job is None:  # it was pruned or restored away: there is nothing to wait for
         return [Settle(state.name, StagePhase.FAILED, "its job is gone")]
     if job.end is None:
@@ -142,12 +144,12 @@ def _active(state: StageState, states: Mapping[str, StageState], job: JobFact | 
     if job.end == "cancelled":
         return [Settle(state.name, StagePhase.CANCELLED, job.message)]
     gone = sorted(stage for stage in job.missing if stage in states)
-    if gone and not cancelled and all(states[stage].rebuilds < MOST_REBUILDS for stage in gone):
+    if gone and not cancelled and all(states[stage].rebuilds < MAX_REBUILDS for stage in gone):
         return [Rebuild(stage, state.name) for stage in gone]
     return [Settle(state.name, StagePhase.FAILED, job.message)]
 
 
-def _waiting(
+def _steps_of_waiting(
     state: StageState, upstream: frozenset[str], states: Mapping[str, StageState], known: bool, cancelled: bool
 ) -> list[Step]:
     if cancelled:

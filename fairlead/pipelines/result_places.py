@@ -13,7 +13,7 @@ from fairlead.local_wire import PlacedSpec
 from fairlead.pipelines.results import FolderStore, ResultStore
 
 
-class Shared:
+class GridStore:
     """Blocks in the grid, under the label of the stage that made them."""
 
     def __init__(self, grid: Grid) -> None:
@@ -32,7 +32,7 @@ class Shared:
             raise NotFound(f"the block {block} is spoiled: {error.message}") from None  # it is made anew
 
 
-class LazyPlace:
+class LazyStore:
     """Looked for when it is needed: a stage that takes and gives plain values connects to nothing."""
 
     def __init__(self, folder: Path) -> None:
@@ -48,10 +48,10 @@ class LazyPlace:
     def _place(self) -> ResultStore:
         if self._found is None:
             grid = Grid.of_this_worker()
-            self._found = FolderStore(self._folder) if grid is None else Shared(grid)
+            self._found = FolderStore(self._folder) if grid is None else GridStore(grid)
         return self._found
 
 
-def place_of_this_worker(spec: PlacedSpec) -> ResultStore:
+def worker_result_store(spec: PlacedSpec) -> ResultStore:
     """Where to put results and find those of others."""
-    return LazyPlace(Path(spec.memory_folder))
+    return LazyStore(Path(spec.memory_folder))

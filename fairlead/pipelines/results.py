@@ -25,8 +25,8 @@ import cloudpickle
 from fairlead.errors import InvalidSpec, NotFound
 
 PLAIN_BYTES = 8 << 10
-MOST_FILES = 48  # that a tenant's stages keep in the memory of a node without a grid; the oldest go first
-LONGEST_SHOWN, SHOWN_PARTS, SHOWN_DEEP = 200, 6, 2
+MAX_FILES = 48  # that a tenant's stages keep in the memory of a node without a grid; the oldest go first
+MAX_SHOWN_CHARS, SHOWN_PARTS, SHOWN_DEEP = 200, 6, 2
 _ALIGNED = 64
 _HEAD = struct.Struct("<8sI")
 _MAGIC = b"flstage1"
@@ -45,7 +45,7 @@ class ResultStore(Protocol):
 def put(value: Any, place: ResultStore, label: str, cost_s: float = 0.0) -> dict[str, Any]:
     """A reference to the value, as plain data that may pass through anybody's hands."""
     if _is_plain(value) and len(repr(value)) <= PLAIN_BYTES:
-        return {"kind": "plain", "plain": value, "shown": shown(value)}
+        return {"kind": "plain", "plain": value, "shown": describe_value(value)}
     buffers: list[pickle.PickleBuffer] = []
     described = io.BytesIO()
     try:
@@ -57,7 +57,7 @@ def put(value: Any, place: ResultStore, label: str, cost_s: float = 0.0) -> dict
         ) from None  # fmt: skip
     parts: list[Any] = [described.getbuffer(), *(buffer.raw() for buffer in buffers)]
     size = sum(memoryview(part).nbytes for part in parts)
-    return {"kind": "block", "block": place.put(parts, label, cost_s), "bytes": size, "shown": shown(value)}
+    return {"kind": "block", "block": place.put(parts, label, cost_s), "bytes": size, "shown": describe_value(value)}
 
 
 def get(reference: Mapping[str, Any], place: ResultStore) -> Any:
@@ -68,25 +68,27 @@ def get(reference: Mapping[str, Any], place: ResultStore) -> Any:
     return cloudpickle.loads(described, buffers=buffers)  # of this very tenant: only its workers can write blocks
 
 
-def shown(value: Any, depth: int = 0) -> str:
+def describe_value(value: Any, depth: int = 0) -> str:
     """A few words for people: what kind of thing it is, and how large; of small containers, what is in them."""
     name = type(value).__name__
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         kind = getattr(value, "dtype", "")
-        return f"{name} {' x '.join(map(str, shape))} {kind}".strip()[:LONGEST_SHOWN]
+        return f"{name} {' x '.join(map(str, shape))} {kind}".strip()[:MAX_SHOWN_CHARS]
     if _is_plain(value):
-        return _cut(repr(value))
+        return _truncate(repr(value))
     if depth < SHOWN_DEEP and isinstance(value, Mapping | list | tuple) and 0 < len(value) <= SHOWN_PARTS:
         if isinstance(value, Mapping):
-            return _cut(f"{{{', '.join(f'{key}: {shown(each, depth + 1)}' for key, each in value.items())}}}")
-        return _cut(f"({', '.join(shown(each, depth + 1) for each in value)})")
-    return f"{name} of {len(value)}" if isinstance(value, Mapping | list | tuple) else name[:LONGEST_SHOWN]
+            return _truncate(
+                f"{{{', '.join(f'{key}: {describe_value(each, depth + 1)}' for key, each in value.items())}}}"
+            )
+        return _truncate(f"({', '.join(describe_value(each, depth + 1) for each in value)})")
+    return f"{name} of {len(value)}" if isinstance(value, Mapping | list | tuple) else name[:MAX_SHOWN_CHARS]
 
 
-def _cut(text: str) -> str:
-    text = text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
-    return text if is_text(text) else text.encode("ascii", "backslashreplace").decode()[:LONGEST_SHOWN]
+def _truncate(text: str) -> str:
+    text = text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 3]}..."
+    return text if is_text(text) else text.encode("ascii", "backslashreplace").decode()[:MAX_SHOWN_CHARS]
 
 
 def is_text(value: str) -> bool:
@@ -193,5 +195,5 @@ class FolderStore:
         for path in self._own.glob("*.block"):
             with contextlib.suppress(OSError):
                 found.append((path.stat().st_mtime, path))
-        for _, path in sorted(found)[: max(0, len(found) - MOST_FILES + 1)]:
+        for _, path in sorted(found)[: max(0, len(found) - MAX_FILES + 1)]:
             path.unlink(missing_ok=True)

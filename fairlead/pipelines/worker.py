@@ -21,7 +21,7 @@ from fairlead.errors import FairleadError, InvalidSpec, NotFound, RateLimited, R
 from fairlead.local_wire import PlacedSpec
 from fairlead.pipelines import argument_refs
 from fairlead.pipelines import results as carry
-from fairlead.pipelines.result_places import place_of_this_worker
+from fairlead.pipelines.result_places import worker_result_store
 from fairlead.training.channel import Channel, log
 from fairlead.training.custom_loop.session import CustomSession
 from fairlead.training.definition import Training
@@ -34,9 +34,9 @@ from fairlead.worker import main as train
 VALUES = "fairlead_values"
 """The folder of a bundle with arguments that went by value."""
 
-MOST_ARTIFACTS = 1000
+MAX_ARTIFACTS = 1000
 LONGEST_NAME = 200  # of a figure that is shown
-_PASSING = (Unavailable, Refused, RateLimited)
+_TEMPORARY = (Unavailable, Refused, RateLimited)
 """A grid that cannot be reached or has no room now: another try may find it otherwise."""
 
 
@@ -96,11 +96,11 @@ class StageWork:
             try:
                 return reference.part_of(results[reference.stage])
             except (LookupError, TypeError):
-                what = carry.shown(results.get(reference.stage))
+                what = carry.describe_value(results.get(reference.stage))
                 raise InvalidSpec(f"there is no such part in {what}", field=f"args: {reference}",
                                   fix=f"look at what {reference.stage} returns") from None  # fmt: skip
 
-        return dict(argument_refs.resolve(dict(self.args), part, _pickled))
+        return dict(argument_refs.resolve(dict(self.args), part, _load_pickled))
 
 
 def preload() -> None:
@@ -113,25 +113,27 @@ def preload() -> None:
 
 def main(spec: PlacedSpec, worker: str, channel: socket.socket) -> int:
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
-    work = StageWork(spec, place_of_this_worker(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
+    work = StageWork(spec, worker_result_store(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
     if spec.stage.get("trains"):
         folder = Path(spec.memory_folder)
-        own = msgspec.structs.replace(spec, memory_folder=str(_snapshots(folder, spec.job)), params={})
-        return train(own, worker, channel, lambda: _training(work), lambda session: _kept(session, work))
+        own = msgspec.structs.replace(spec, memory_folder=str(_snapshot_folder(folder, spec.job)), params={})
+        return train(
+            own, worker, channel, lambda: _load_training(work), lambda session: _store_training_result(session, work)
+        )
     line = Channel(channel)
     use_cores(max(1, int(spec.cpu + 1e-9)))
     try:
-        return _Life(work, line).run()
+        return _FunctionWorker(work, line).run()
     except ResultsLost as error:
         line.send(wire.Raised(error=str(error), permanent=True, missing=error.stages))
         return 1
     except (SyntaxError, FairleadError) as error:
-        return _raised(line, error, permanent=not isinstance(error, _PASSING))
+        return _report_error(line, error, permanent=not isinstance(error, _TEMPORARY))
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
-        return _raised(line, error, permanent=False)
+        return _report_error(line, error, permanent=False)
 
 
-def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
+def _report_error(line: Channel, error: BaseException, *, permanent: bool) -> int:
     text, trace = describe(error)
     log(f"ends: {text}")
     if trace:
@@ -147,7 +149,7 @@ def use_cores(cores: int) -> None:
         sys.modules["threadpoolctl"].threadpool_limits(cores)
 
 
-class _Life:
+class _FunctionWorker:
     """A plain function: it has no state that we know, so when it is told to leave it ends, and starts over later."""
 
     def __init__(self, work: StageWork, line: Channel) -> None:
@@ -166,11 +168,11 @@ class _Life:
                 case wire.Join() as join:
                     self._generation = join.generation
                     self._line.send(wire.Joined(join.generation, 0))
-                    return self._do()
+                    return self._run_function()
                 case _:
                     pass
 
-    def _do(self) -> int:
+    def _run_function(self) -> int:
         threading.Thread(target=self._listen, name="fairlead-listening", daemon=True).start()
         value = self._work.call()
         if isinstance(value, Training):
@@ -216,10 +218,10 @@ def artifacts() -> list[str]:
     """The files that the stage left in its output folder."""
     folder = Path(os.environ.get("FAIRLEAD_OUTPUT", "output"))
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return found[:MOST_ARTIFACTS]
+    return found[:MAX_ARTIFACTS]
 
 
-def _pickled(name: str) -> Any:
+def _load_pickled(name: str) -> Any:
     """A value that its author put into the bundle, opened only here: in the author's own worker."""
     path = Path(VALUES) / f"{name}.cloudpickle"
     if not name.isalnum() or not path.is_file():
@@ -230,18 +232,18 @@ def _pickled(name: str) -> Any:
 # ---------------------------------------------------------------- stages that train
 
 
-def _training(work: StageWork) -> Training:
+def _load_training(work: StageWork) -> Training:
     try:
         training = work.call()
     except ResultsLost as error:
-        raise GoneFromTraining(error.stages) from None
+        raise TrainingResultsLost(error.stages) from None
     if not isinstance(training, Training):
         raise InvalidSpec(f"returned {type(training).__name__}, not a fairlead.Training", field=work.label,
                           fix="return one, or leave out workers: a plain function runs in one worker")  # fmt: skip
     return training
 
 
-class GoneFromTraining(FairleadError):
+class TrainingResultsLost(FairleadError):
     """The same as :class:`ResultsLost`, for the worker of a training, which tells of errors in its own way."""
 
     def __init__(self, stages: list[str]) -> None:
@@ -249,7 +251,7 @@ class GoneFromTraining(FairleadError):
         self.missing = stages
 
 
-def _kept(session: Session | CustomSession, work: StageWork) -> dict[str, Any]:
+def _store_training_result(session: Session | CustomSession, work: StageWork) -> dict[str, Any]:
     """What a training gives to the next stages: the state of its model, and its metrics."""
     model = getattr(session, "model", None)
     state = {} if model is None else dict(model.state_dict())
@@ -257,7 +259,7 @@ def _kept(session: Session | CustomSession, work: StageWork) -> dict[str, Any]:
     return work.give({"state": state, "metrics": dict(metrics)})
 
 
-def _snapshots(folder: Path, job: str) -> Path:
+def _snapshot_folder(folder: Path, job: str) -> Path:
     """A stage that trains keeps its snapshots apart from results."""
     made = folder / f"snapshots-{job}" / folder.name
     made.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import argument_refs
 from fairlead.pipelines.code_dependencies import Sources
-from fairlead.pipelines.declarations import Declaration, Node, Output, Pipeline, Stage, runs_as
+from fairlead.pipelines.declarations import Declaration, Node, Output, Pipeline, Stage, platform_function
 from fairlead.pipelines.graph import ESTIMATORS, PipelineSpec, StageSpec, parse_pipeline
 from fairlead.sdk import bundle, function_lookup, functions, mentioned_datasets
 from fairlead.sdk.yaml_files import read_yaml
@@ -150,7 +150,7 @@ class _Packing:
         self._sources: Sources | None = None
 
     def stage(self, node: Node) -> dict[str, Any]:
-        own = runs_as(node.stage)
+        own = platform_function(node.stage)
         args = {name: self._arg(value, f"stage {node.name}: {name}") for name, value in node.args.items()}
         if own is not None:
             made = node.stage.estimator
@@ -182,7 +182,7 @@ class _Packing:
         if isinstance(value, Output):
             return value.reference
         if isinstance(value, str):
-            return argument_refs.escaped(str(value))
+            return argument_refs.escape(str(value))
         if value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
             return value
         if type(value) is list or (type(value) is tuple and _holds_output(value)):
@@ -212,7 +212,7 @@ class _Packing:
                               fix="make it inside the stage, or pass plain values") from None  # fmt: skip
         name = hashlib.sha256(data).hexdigest()[:40]
         self.extra[f"{VALUES}/{name}.cloudpickle"] = data
-        return f"{argument_refs.VALUE}{name}"
+        return f"{argument_refs.VALUE_PREFIX}{name}"
 
 
 def _holds_output(value: Any) -> bool:

@@ -87,10 +87,10 @@ def telemetry(**cpu_s: float) -> wire.Telemetry:
 def test_cpu_time_is_metered_once() -> None:
     meter, running = CpuMeter(), made.generation(("w0", "node-0"), ("w1", "node-1"))
     meter.observe(telemetry(w0=2.0, w1=3.0))
-    assert meter.take(running) == {"node-0": 2.0, "node-1": 3.0}
-    assert meter.take(running) == {"node-0": 0.0, "node-1": 0.0}
+    assert meter.take_usage(running) == {"node-0": 2.0, "node-1": 3.0}
+    assert meter.take_usage(running) == {"node-0": 0.0, "node-1": 0.0}
     meter.observe(telemetry(w0=2.5))
-    assert meter.take(running) == {"node-0": 0.5, "node-1": 0.0}
+    assert meter.take_usage(running) == {"node-0": 0.5, "node-1": 0.0}
 
 
 def test_of_an_adopted_worker_only_what_follows_is_metered() -> None:
@@ -98,7 +98,7 @@ def test_of_an_adopted_worker_only_what_follows_is_metered() -> None:
     meter.adopt("mlp-abc234", "w0")
     meter.observe(telemetry(w0=50.0))
     meter.observe(telemetry(w0=51.0))
-    assert meter.take(running) == {"node-0": 1.0}
+    assert meter.take_usage(running) == {"node-0": 1.0}
 
 
 def test_a_speed_is_believed_once_the_generation_has_run_for_a_while() -> None:
@@ -110,18 +110,18 @@ def test_a_speed_is_believed_once_the_generation_has_run_for_a_while() -> None:
 
 def test_a_short_worker_that_nobody_looked_at_while_it_lived_has_used_what_it_used() -> None:
     meter, generation = CpuMeter(), made.generation(("w0", "node-0"), ("w1", "node-1"))
-    meter.ended("mlp-abc234", "w0", 3.5)
+    meter.observe_total("mlp-abc234", "w0", 3.5)
     meter.observe(wire.Telemetry(0.5, 0, [wire.WorkerUsage("mlp-abc234", "w1", 1.0, 0, 0)]))
-    meter.ended("mlp-abc234", "w1", 4.0)
-    assert meter.take(generation) == {"node-0": 3.5, "node-1": 4.0}
-    assert meter.take(generation) == {"node-0": 0.0, "node-1": 0.0}, "nothing is counted twice"
+    meter.observe_total("mlp-abc234", "w1", 4.0)
+    assert meter.take_usage(generation) == {"node-0": 3.5, "node-1": 4.0}
+    assert meter.take_usage(generation) == {"node-0": 0.0, "node-1": 0.0}, "nothing is counted twice"
 
 
 def test_what_an_adopted_worker_used_before_is_not_counted_again_at_its_end() -> None:
     meter = CpuMeter()
     meter.adopt("mlp-abc234", "w0")
-    meter.ended("mlp-abc234", "w0", 3.5)
-    assert meter.take(made.generation(("w0", "node-0"))) == {"node-0": 0.0}
+    meter.observe_total("mlp-abc234", "w0", 3.5)
+    assert meter.take_usage(made.generation(("w0", "node-0"))) == {"node-0": 0.0}
 
 
 def test_a_generation_broke_when_a_node_first_saw_it_not_when_the_leader_came_to_look() -> None:

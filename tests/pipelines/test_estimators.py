@@ -75,5 +75,5 @@ def test_a_fitted_estimator_is_what_it_would_have_been_elsewhere() -> None:
     ],
 )
 def test_what_a_stage_gave_is_told_in_a_few_words(value: Any, words: str) -> None:
-    assert results.shown(value) == words
-    assert len(results.shown({f"{'k' * 90}{n}": np.zeros(3) for n in range(5)})) <= results.LONGEST_SHOWN
+    assert results.describe_value(value) == words
+    assert len(results.describe_value({f"{'k' * 90}{n}": np.zeros(3) for n in range(5)})) <= results.MAX_SHOWN_CHARS

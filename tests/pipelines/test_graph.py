@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import argument_refs
-from fairlead.pipelines.fingerprints import fingerprints, lasting
+from fairlead.pipelines.fingerprints import cacheable_stages, fingerprints
 from fairlead.pipelines.graph import behind, cycle, order, parse_pipeline, stage_job
 from fairlead.sdk.pipeline_specs import prepare
 
@@ -114,7 +114,7 @@ def test_plain_values_come_through_as_they_are(value: Any) -> None:
             return {key: written(inner) for key, inner in each.items()}
         if isinstance(each, list):
             return [written(inner) for inner in each]
-        return argument_refs.escaped(each) if isinstance(each, str) else each
+        return argument_refs.escape(each) if isinstance(each, str) else each
 
     assert not list(argument_refs.references(written(value)))
     assert argument_refs.resolve(written(value), lambda reference: None) == value
@@ -145,7 +145,7 @@ def test_nothing_stands_for_what_follows_from_a_stage_that_is_always_run() -> No
     flow = spec(
         read={**RUN, "cache": False}, fit={**RUN, "args": {"data": "$read"}}, tell={**RUN, "after": ["fit"]}, other=RUN
     )
-    assert lasting(parse_pipeline(flow)) == {"other"}
+    assert cacheable_stages(parse_pipeline(flow)) == {"other"}
 
 
 @pytest.mark.parametrize("key", ["1", 1, "-2", '"1"', '"', "a", "a b"])

@@ -14,7 +14,7 @@ from fairlead import wire
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused, TooLarge, Unavailable
 from fairlead.local_wire import PlacedSpec
 from fairlead.pipelines import results, worker
-from fairlead.pipelines.result_places import Shared
+from fairlead.pipelines.result_places import GridStore
 
 
 def placed(run: str, folder: Path) -> PlacedSpec:
@@ -37,7 +37,7 @@ def test_what_may_pass_is_tried_again(
     def fails(self: object) -> int:
         raise error
 
-    monkeypatch.setattr(worker._Life, "run", fails)
+    monkeypatch.setattr(worker._FunctionWorker, "run", fails)
     monkeypatch.setattr(worker, "Channel", lambda _: SimpleNamespace(send=said.append))
     spec = placed("flow.py:one", tmp_path)
     assert worker.main(spec, "w", None) == 1  # type: ignore[arg-type]
@@ -60,9 +60,9 @@ class _Grid:
 
 def test_a_spoiled_block_is_gone_and_a_grid_that_is_away_is_waited_for() -> None:
     with pytest.raises(NotFound, match="spoiled"):
-        Shared(_Grid(True)).open("b")  # type: ignore[arg-type]
+        GridStore(_Grid(True)).open("b")  # type: ignore[arg-type]
     with pytest.raises(Unavailable, match="not there"):
-        Shared(_Grid(False)).open("b")  # type: ignore[arg-type]
+        GridStore(_Grid(False)).open("b")  # type: ignore[arg-type]
 
 
 def test_only_numbers_that_a_float_holds_are_figures() -> None:

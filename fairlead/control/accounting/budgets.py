@@ -45,7 +45,7 @@ class Spending:
         return SpentBudget(self.device_hours, self.per, self.until_s) if self.used_hours >= self.device_hours else None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return budget_text(SpentBudget(self.device_hours, self.per, self.until_s))
 
 
@@ -162,6 +162,6 @@ def record_budget_events(connection: Connection, found: Iterable[Spending], now_
         first = insert_into(connection.dialect.name, budget_notes).values(note | {"kind": kind})
         told = connection.execute(first.on_conflict_do_nothing().returning(budget_notes.c.kind)).first()
         if told is not None:
-            text = f"tenant {spending.tenant} {part} {spending.words}; the next begins {utc_minute(spending.until_s)}"
+            text = f"tenant {spending.tenant} {part} {spending.text}; the next begins {utc_minute(spending.until_s)}"
             events.append(connection, time_s=now_s, kind=kind, text=text, tenant=spending.tenant,
                           facts=note | {"used_hours": spending.used_hours, "until_s": spending.until_s})  # fmt: skip

@@ -32,9 +32,9 @@ class CpuMeter:
 
     def observe(self, telemetry: wire.Telemetry) -> None:
         for usage in telemetry.workers:
-            self.ended(usage.job, usage.worker, usage.cpu_s)
+            self.observe_total(usage.job, usage.worker, usage.cpu_s)
 
-    def ended(self, job: str, worker: str, cpu_s: float) -> None:
+    def observe_total(self, job: str, worker: str, cpu_s: float) -> None:
         """What it used in its whole life: a short one may never have been looked at while it lived."""
         adopted = self._adopted.get(job)
         if adopted and worker in adopted:
@@ -43,7 +43,7 @@ class CpuMeter:
         used = self._used.setdefault(job, {})
         used[worker] = max(cpu_s, used.get(worker, 0.0))
 
-    def take(self, generation: Generation) -> dict[str, float]:
+    def take_usage(self, generation: Generation) -> dict[str, float]:
         """Seconds by node since the last call."""
         taken: dict[str, float] = {}
         all_used = self._used.get(generation.job, {})

@@ -52,7 +52,7 @@ class UsageMeter:
         pairs = await self._store.read(partial(generations_to_meter, live=live)) if live else []
         if not pairs:
             return
-        cpu_s = {job.id: self._known.cpu.take(generation) for job, generation in pairs}
+        cpu_s = {job.id: self._known.cpu.take_usage(generation) for job, generation in pairs}
 
         def work(connection: Connection) -> dict[str, Exception]:
             now = [pair for pair in generations_to_meter(connection, live) if pair[0].id in cpu_s]

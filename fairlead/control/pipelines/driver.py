@@ -19,7 +19,7 @@ from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.store import jobs, pipelines
 from fairlead.control.store.engine import Store
 from fairlead.pipelines import next_steps
-from fairlead.pipelines.fingerprints import lasting
+from fairlead.pipelines.fingerprints import cacheable_stages
 from fairlead.pipelines.graph import PipelineSpec, stored_pipeline
 from fairlead.pipelines.next_steps import DONE, JobFact, StagePhase
 
@@ -57,7 +57,7 @@ class Pipelines:
         """``wake`` is called when more could be done than one pass should wait for."""
         self._store, self._clock, self._wake = store, clock, wake
         self._specs: dict[str, PipelineSpec] = {}
-        self._lasting: dict[str, frozenset[str]] = {}
+        self._cacheable: dict[str, frozenset[str]] = {}
         self._idle: dict[str, IdlePipeline] = {}
         self._turns: dict[str, int] = {}  # by pipeline: when it last had a turn; the longest ago is the next
         self._turn = 0
@@ -121,7 +121,7 @@ class Pipelines:
         """The pipelines that something may have happened to since they were looked at, in turn."""
         running = pipelines.list_running(connection)
         names = {name for name, _, _ in running}
-        for memory in (self._specs, self._lasting, self._idle, self._turns):
+        for memory in (self._specs, self._cacheable, self._idle, self._turns):
             for name in memory.keys() - names:
                 del memory[name]
         if not running:
@@ -150,7 +150,7 @@ class Pipelines:
 
     def _mark_idle(self, seen: PipelineState, *, no_room: bool) -> None:
         wanted = {stage.fingerprint for name, stage in seen.stages.items()
-                  if stage.phase is StagePhase.WAITING and name in self._lasting.get(seen.record.id, ())}  # fmt: skip
+                  if stage.phase is StagePhase.WAITING and name in self._cacheable.get(seen.record.id, ())}  # fmt: skip
         cancelled = seen.record.cancelled_by is not None
         self._idle[seen.record.id] = IdlePipeline(
             seen.record.tenant, cancelled, seen.job_statuses, frozenset(wanted), no_room, self._clock()
@@ -174,13 +174,13 @@ class Pipelines:
             return None, []
         if name not in self._specs:
             self._specs[name] = stored_pipeline(record.spec)
-            self._lasting[name] = lasting(self._specs[name])
+            self._cacheable[name] = cacheable_stages(self._specs[name])
         own = pipelines.stages_of(connection, [name])[name]
         active = {stage.job: each for each, stage in own.items() if stage.phase is StagePhase.ACTIVE and stage.job}
         found = jobs.get_many(connection, active)
         facts = {active[job.id]: job_fact(job) for job in found.values()}
         job_statuses = {job: _job_status(found[job].phase, found[job].then) if job in found else GONE for job in active}
-        may = [each for each in self._lasting[name] if own[each].phase is StagePhase.WAITING]
+        may = [each for each in self._cacheable[name] if own[each].phase is StagePhase.WAITING]
         wanted = {each: own[each].fingerprint for each in may}
         known = pipelines.reusable_stages(connection, record.tenant, sorted(set(wanted.values())))
         earlier = {each: known[mark] for each, mark in wanted.items() if mark in known}

@@ -164,7 +164,7 @@ class GangExecutor:
             await self._begin_stop(job, JobPhase.FAILED, "failed", error.message)
             return
         now_s = self._clock()
-        cpu_s = self._known.cpu.take(former) if former is not None else {}
+        cpu_s = self._known.cpu.take_usage(former) if former is not None else {}
 
         def work(connection: Connection) -> None:
             if former is not None:
@@ -303,7 +303,7 @@ class GangExecutor:
 
     async def _conclude(self, job: Job, live: Sequence[Generation], then: JobPhase, outcome: str) -> None:
         now_s = self._clock()
-        cpu_s = {generation.number: self._known.cpu.take(generation) for generation in live}
+        cpu_s = {generation.number: self._known.cpu.take_usage(generation) for generation in live}
         until_s = self._known.held_until_s(job, live, outcome, now_s)
 
         def work(connection: Connection) -> bool:

@@ -41,7 +41,7 @@ class GangRegistry:
     def record_exit(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
         """A worker ended then and had used so much in its whole life; its job may be gone by now."""
         if job in self.workers:
-            self.cpu.ended(job, worker, cpu_s)
+            self.cpu.observe_total(job, worker, cpu_s)
             self.exit_times.setdefault(job, {})[worker] = at_s
 
     def workers_of(self, job: str) -> dict[str, WorkerFact]:
