@@ -280,4 +280,4 @@ def platform_function(made: Stage) -> str | None:
     return f"{ESTIMATORS}call" if made.function is _call else None
 
 
-__all__ = ["Declaration", "Node", "Output", "Pipeline", "Stage", "pipeline", "runs_as", "stage"]
+__all__ = ["Declaration", "Node", "Output", "Pipeline", "Stage", "pipeline", "platform_function", "stage"]
