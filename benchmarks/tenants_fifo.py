@@ -17,10 +17,10 @@ def fifo(state: ClusterState) -> Round:
         for seat in job.seats:
             free[seat] -= 1
     line = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
-    decisions = [_mended(job, free) for job in line if job.broken and not job.settling]
+    decisions = [_mended(job, free) for job in line if job.broken and not job.frozen]
     stuck = False
     for job in line:
-        if job.seats or job.broken or job.settling:
+        if job.seats or job.broken or job.frozen:
             continue
         seats = () if stuck else _free_seats(free, job.max_workers)
         if len(seats) < max(1, job.min_workers):

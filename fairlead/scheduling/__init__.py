@@ -1,4 +1,4 @@
-"""Who gets which devices: a pure function from the state of the cluster to a round of decisions with reasons."""
+"""Decides which jobs get which devices: a pure function from a state to decisions with reasons."""
 
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.explain import CanNeverRun, can_never_run, dry_run, explain

@@ -12,15 +12,15 @@ from fairlead.scheduling.forecast import NEVER_ENOUGH, Forecast, Policy, forecas
 from fairlead.scheduling.job_speed import efficient_speed, expected_work_left, length_known, start_loss_s, with_curve
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.deadline_agenda import Row
-from fairlead.scheduling.market.deadlines import MOST_JOBS, GangSizes, Plan, edges, ladders_of, promised
-from fairlead.scheduling.market.limits import confined
+from fairlead.scheduling.market.deadlines import MOST_JOBS, GangSizes, Plan, sizes_by_type, time_edges, work_to_reserve
+from fairlead.scheduling.market.limits import confine_offers
 from fairlead.scheduling.market.offers import Floats, Pool, offers
 from fairlead.scheduling.market.policy import ROUND_S, Market
 from fairlead.scheduling.phrases import devices, reason, utc_second
 from fairlead.scheduling.queues import ANY, Tree, people_with_jobs
 from fairlead.scheduling.state import ClusterState, JobState, Reason, Round
 
-DIALS = MarketConfig()
+CONFIG = MarketConfig()
 COARSE = 0.1
 """So much of the time to a deadline, or one round, a played finish may be beyond it: forecasts step no finer."""
 
@@ -131,16 +131,18 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
     """The earliest deadline beside those that are kept already, and the smallest gang that keeps the job's own."""
     pool, bound = Pool.of(state.nodes), _promised(state, job)
     jobs = [with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)]
-    table, left = confined(jobs, offers(jobs, pool), pool), expected_work_left(state, [*bound, job])
-    room = DeadlineCapacity(state, pool, edges(state.now_s, state.round_s or ROUND_S, _moments(state, bound)))
+    table, left = confine_offers(jobs, offers(jobs, pool), pool), expected_work_left(state, [*bound, job])
+    room = DeadlineCapacity(state, pool, time_edges(state.now_s, state.round_s or ROUND_S, _moments(state, bound)))
     for at, one in enumerate(bound):
-        ladders = ladders_of(table, at)
-        room.plan(one).reserve(ladders, promised(left[at], ladders, one.restart_cost_s, DIALS), _due_s(one))
-    ladders = ladders_of(table, len(bound))
-    if not ladders:
+        size_options = sizes_by_type(table, at)
+        room.plan(one).reserve(
+            size_options, work_to_reserve(left[at], size_options, one.restart_cost_s, CONFIG), _due_s(one)
+        )
+    size_options = sizes_by_type(table, len(bound))
+    if not size_options:
         return None, None
-    plan, wanted = room.plan(job), promised(left[-1], ladders, start_loss_s(state, job), DIALS)
-    return plan.soonest(ladders, wanted), _smallest(plan, ladders, wanted, job.finish_by_s)
+    plan, wanted = room.plan(job), work_to_reserve(left[-1], size_options, start_loss_s(state, job), CONFIG)
+    return plan.soonest(size_options, wanted), _smallest(plan, size_options, wanted, job.finish_by_s)
 
 
 def _moments(state: ClusterState, bound: Sequence[JobState]) -> Floats:
@@ -189,11 +191,11 @@ def _due_s(job: JobState) -> float:
     return inf if job.finish_by_s is None else job.finish_by_s
 
 
-def _smallest(plan: Plan, ladders: Sequence[GangSizes], wanted: float, deadline_s: float | None) -> int | None:
+def _smallest(plan: Plan, size_options: Sequence[GangSizes], wanted: float, deadline_s: float | None) -> int | None:
     if deadline_s is None:
         return None
-    sizes = sorted({int(size) for ladder in ladders for size in ladder.sizes})
-    return next((size for size in sizes if plan.soonest(ladders, wanted, size) <= deadline_s), None)
+    sizes = sorted({int(size) for option in size_options for size in option.sizes})
+    return next((size for size in sizes if plan.soonest(size_options, wanted, size) <= deadline_s), None)
 
 
 def _why(

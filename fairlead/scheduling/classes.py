@@ -1,4 +1,4 @@
-"""What kind of work a job is: what it is for, and what it is bound by (requirements K7 and M3)."""
+"""Classifies jobs: by their purpose, and by the resource that limits their speed (requirements K7 and M3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlead.scheduling.state import JobState
 
 
 class Purpose(StrEnum):
-    """What a job is for, as its author says."""
+    """The purpose of a job, as its author declares it."""
 
     TRAINING = "training"
     TUNING = "tuning"
@@ -24,7 +24,7 @@ _PURPOSES = {str(one): one for one in Purpose}
 
 
 class Bottleneck(StrEnum):
-    """What a job would need more of to be faster."""
+    """The resource that limits a job's speed."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -32,21 +32,21 @@ class Bottleneck(StrEnum):
 
 
 NETWORK_BOUND = 0.4
-"""A job that loses this part of its speed to the exchange between its workers is bound by the network."""
+"""A job that loses this part of its speed to communication between its workers is network-bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a worker takes, each as a part of what its device comes with: 1 is just its share."""
+    """What a worker takes, relative to its device's share of the node: 1 is just that share."""
 
     memory: float = 1.0
     compute: float = 1.0
-    network: float = 0.0  # the part of its speed that is lost to exchange: 0 to 1
+    network: float = 0.0  # part of its speed lost to communication, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What one device comes with in this cluster: memory in bytes, cores."""
+    """Memory in bytes and cores per device in this cluster."""
 
     memory: float
     cpu: float
@@ -59,19 +59,19 @@ class DeviceShare:
 
 
 def purpose(job: JobState) -> Purpose:
-    """What it is for; training unless it says otherwise, or says something unknown."""
+    """The declared purpose; training if none or an unknown one is declared."""
     return _PURPOSES.get(str(job.facts.get("class")), Purpose.TRAINING)
 
 
 def signature(job: JobState, share: DeviceShare, *, network: bool = True) -> Signature:
-    """What it asked for, or else its share; more where it was seen to take more. Network from its curve, if wanted."""
+    """Requested resources, or else its device's share, and more if it was measured to take more; network if wanted."""
     memory = _part(job.facts, job.demand, "memory", share.memory)
     compute = _part(job.facts, job.demand, "cpu", share.cpu)
     return Signature(memory, compute, _lost(job) if network else 0.0)
 
 
 def observed_signature(job: JobState, share: DeviceShare) -> Signature:
-    """What it was seen to take, also where that is less than it asked for; what nobody saw is as in its signature."""
+    """Measured resources, even where they are less than requested; without a measurement as in its signature."""
     told = signature(job, share)
     memory, cpu = job.facts.get("used_memory"), job.facts.get("used_cpu")
     return Signature(
@@ -82,7 +82,7 @@ def observed_signature(job: JobState, share: DeviceShare) -> Signature:
 
 
 def bottleneck(found: Signature) -> Bottleneck:
-    """The network where much speed is lost to it; memory where it takes more than its share of that before all else."""
+    """Network if much speed is lost to it; memory if it takes more than its share of it, and more than of cores."""
     if found.network >= NETWORK_BOUND:
         return Bottleneck.NETWORK
     return Bottleneck.MEMORY if found.memory > max(found.compute, 1.0) else Bottleneck.COMPUTE
@@ -98,7 +98,7 @@ def _lost(job: JobState) -> float:
 
 
 def lost_to_exchange(curve: SpeedCurve) -> float:
-    """The worst of: how much slower far apart than near, and how far below proportion its widest gang is."""
+    """The larger loss of: several nodes against one, and its widest gang against proportional scaling."""
     worst = 1.0
     for levels in curve.speeds.values():
         near, further = levels[NEAR], levels[NEAR + 1 :]

@@ -1,4 +1,4 @@
-"""The policy: one market, whether what it decides can be done at once or has to be carried out step by step."""
+"""Decides a round: the same market for the simulator and for a live cluster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MARKET = Market()
 
 
 def decide(state: ClusterState) -> Round:
-    """Who starts, grows, shrinks, moves, stops or waits now, and why.
+    """Decides which jobs start, grow, shrink, move, stop or wait now, with reasons.
 
-    The market says who is to have what. Where devices that a decision frees can be given away at once, as in the
-    simulator, that is the round. On a live cluster they are free only when their workers are gone, some gangs settle
-    and some nodes take nothing new: there the market is asked about the settled state, and the round is as much of its
-    answer as can be done now.
+    The market gives every job its gang. In the simulator freed devices can be given away at once, so the market's
+    answer is the round. On a live cluster devices are free once their workers are gone, some gangs are frozen and some
+    nodes take no workers: there the market decides on the settled state, and the round is the part of its answer that
+    can begin now.
     """
     with _undisturbed():
         return _MARKET(state) if state.at_once else live_round(state)
@@ -27,8 +27,8 @@ def decide(state: ClusterState) -> Round:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """The collector waits until the round is over: it would look at all that the process holds, time and again, as a
-    round makes many small values, and hardly any of them is garbage that only it can find."""
+    """Pauses the garbage collector during the round: a round makes many small values, hardly any of them in cycles, and
+    each collection would scan the whole process."""
     if not gc.isenabled():
         yield
         return

@@ -1,4 +1,4 @@
-"""Answers about one job in a given state: why it waits, what would be decided about it, and could it ever run?"""
+"""Answers questions about one job: why it waits, what would be decided about it, and whether it could ever run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.scheduling.state import ClusterState, Decision, JobState
 
 @dataclass(frozen=True, slots=True)
 class CanNeverRun:
-    """Why the cluster can never give what a job asks for, in terms of what its author wrote."""
+    """Why the cluster can never run a job, in terms of the fields that its author wrote."""
 
     field: str
     value: Any
@@ -26,7 +26,7 @@ class CanNeverRun:
 
 
 def explain(state: ClusterState, job_id: str) -> Explanation | None:
-    """Why this job waits, runs or changes in this state, as its round says; None if there is no such job."""
+    """Why this job waits, runs or changes in this state; None if there is no such job."""
     return live_round(state).reasons.get(job_id)
 
 
@@ -38,7 +38,7 @@ def dry_run(state: ClusterState, job: JobState) -> Decision:
 
 
 def can_never_run(job: JobState, nodes: Sequence[Node], quota: int | None = None) -> CanNeverRun | None:
-    """Why not even an empty cluster could run this job; None if it could. Lost nodes count: they may return."""
+    """Why even an empty cluster could not run this job; None if it could. Lost nodes count: they may return."""
     typed = [node for node in nodes if job.device_type in (None, node.device_type)]
     if job.device_type is not None and not typed:
         return _no_such_type(job.device_type, nodes)

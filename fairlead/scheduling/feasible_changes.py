@@ -1,7 +1,7 @@
-"""What can be done now of what is wanted: pure, and free of conflicts, as no two gangs are to have the same seat.
+"""Finds the changes that can begin now on the way to the market's targets.
 
-Seats that others still hold are awaited. Nobody is given one before it is free, and whoever sits on seats that others
-await gives up what it can.
+Targets never overlap, so the changes cannot conflict. A gang gets a seat only once it is free; until then it awaits it,
+and the gang that holds the seat gives up what it can.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Limit = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Devices that queues may still have by their quotas, and which of these limits a seat of a job counts for."""
+    """Devices that quotas still allow by limit, and the limits that a seat of a job counts for."""
 
     left: Mapping[Limit, int] = field(default_factory=dict)
     of: Callable[[JobState, str], Iterable[Limit]] = lambda job, node: ()
@@ -28,29 +28,29 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class FeasibleChanges:
-    """By job: seats from now on, empty for a gang that stops; and the seats that it is to have and cannot have yet."""
+    """By job: its seats from now on (empty: it stops), and the seats that it is promised and cannot have yet."""
 
     changes: Mapping[str, Seats] = field(default_factory=dict)
     awaits: Mapping[str, Seats] = field(default_factory=dict)
 
 
 def feasible_changes(
-    jobs: Mapping[str, JobState], wanted: Mapping[str, Seats], asked: Sequence[str], free: Mapping[str, Resources],
+    jobs: Mapping[str, JobState], wanted: Mapping[str, Seats], bidders: Sequence[str], free: Mapping[str, Resources],
     limits: Limits | None = None,
 ) -> FeasibleChanges:  # fmt: skip
-    """What those who were ``asked``, the least worth last, do now, when so much of each node is ``free``.
+    """What the ``bidders``, the most important first, do now when so much of each node is ``free``.
 
-    A gang that waits starts whole, or with as many as may run if it can grow later. A gang that runs changes at once if
-    its new seats are free; else it takes what it can without getting smaller, but makes way for who awaits its seats.
-    Nobody stops for seats that nobody is to have, but a broken one that is to have none. Of gangs that wait for each
-    other's seats the one worth least stops.
+    A waiting gang starts whole, or with fewer workers if it can grow later. A running gang changes at once if its new
+    seats are free. Otherwise it takes the free ones without getting smaller, and gives up the seats that others await.
+    A gang stops only for seats that another gang awaits, or if it is broken and has no target. Of gangs that wait for
+    each other's seats the least important stops.
     """
     round_ = _Round(jobs, wanted, dict(free), limits or Limits())
-    for name in asked:
+    for name in bidders:
         round_.take(name)
-    for name in asked:
+    for name in bidders:
         round_.change(name)
-    for name in reversed(asked):
+    for name in reversed(bidders):
         round_.stop(name)
     awaits = {name: seats for name, seats in round_.missing.items() if seats}
     return FeasibleChanges(dict(sorted(round_.changes.items())), awaits)
@@ -64,7 +64,7 @@ class _Round:
     ) -> None:
         self.jobs, self.wanted, self.free, self.limits = jobs, wanted, free, limits
         self.left = dict(limits.left)
-        self.short: set[Limit] = set()  # limits that keep somebody from a seat
+        self.short: set[Limit] = set()  # limits that keep a gang from a seat
         self.got: dict[str, Seats] = {}
         self.missing: dict[str, Seats] = {}
         self.awaited: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class _Round:
                 self.sitting.setdefault(seat, []).append(name)
 
     def take(self, name: str) -> None:
-        """Those of its new seats that are free with all that a worker needs; they are not free any more then."""
+        """Reserve the new seats that are free with all that a worker needs; note the others as awaited."""
         job, found, target = self.jobs[name], [], self.wanted.get(name, ())
         self.got[name] = self.missing[name] = ()
         if not target or target == job.seats:
@@ -95,7 +95,7 @@ class _Round:
         self.awaited.update(self.missing[name])
 
     def change(self, name: str) -> None:
-        """Start, grow, shrink or move, as far as it can."""
+        """Start, grow, shrink or move, as far as possible now."""
         job, target = self.jobs[name], self.wanted.get(name, ())
         if not target or target == job.seats:
             return
@@ -111,7 +111,7 @@ class _Round:
         return got if job.elastic and _runs_with(job, len(got)) else None
 
     def _running(self, job: JobState, target: Seats) -> Seats | None:
-        """Its seats from now on; None: it stays as it is."""
+        """The seats of a running gang from now on; None: no change."""
         gives = any(self.awaited[seat] > 0 for seat in (Counter(job.seats) - Counter(target)))
         seats = (*_kept(job.seats, target), *self.got[job.id])
         if len(seats) == len(target):
@@ -121,7 +121,7 @@ class _Round:
         return seats if gives or len(seats) > len(job.seats) else None
 
     def stop(self, name: str) -> None:
-        """Back to the queue: a gang that is to have nothing, or cannot get away from seats that others await."""
+        """Send a gang back to the queue that has no target, or cannot leave the seats that others await."""
         job = self.jobs[name]
         if not job.seats or name in self.changes:
             return
@@ -140,7 +140,7 @@ class _Round:
         return any(limit in self.short for seat in job.seats for limit in self.limits.of(job, seat))
 
     def _waits_for_itself(self, name: str) -> bool:
-        """Whether it waits for seats of gangs that wait, one for the other, for its own."""
+        """Whether it is part of a cycle of gangs that wait for each other's seats."""
         seen, ahead = {name}, [name]
         while ahead:
             one = ahead.pop()
@@ -154,7 +154,7 @@ class _Round:
 
 
 def _kept(seats: Seats, target: Seats) -> Seats:
-    """The present seats that are among those wanted, in their order."""
+    """The present seats that are part of the target, in their order."""
     left, found = Counter(target), []
     for seat in seats:
         if left[seat] > 0:
@@ -164,5 +164,5 @@ def _kept(seats: Seats, target: Seats) -> Seats:
 
 
 def _runs_with(job: JobState, size: int) -> bool:
-    """Whether its gang may have this size, as far as is known."""
+    """Whether its gang can run at this size, as far as is known."""
     return size >= max(1, job.min_workers) and (job.curve is None or size in job.curve.sizes)

@@ -71,7 +71,7 @@ class ForecastJob:
         ran_s = {**job.ran_s, device_type: job.ran_s.get(device_type, 0.0) + served_s}
         samples = None if job.remaining_samples is None else max(0.0, job.remaining_samples - did)
         self.job = replace(
-            job, work_done=job.work_done + did, ran_s=ran_s, settling=False, remaining_samples=samples,
+            job, work_done=job.work_done + did, ran_s=ran_s, frozen=False, remaining_samples=samples,
             work_left=None if job.work_left is None else max(0.0, job.work_left - did),
             attained_device_s=job.attained_device_s + served_s * len(job.seats),
         )  # fmt: skip
@@ -100,7 +100,7 @@ class ForecastRun:
         comes_up_s = first_start_s(state)
         for job, left in zip(state.jobs, expected_work_left(state, state.jobs), strict=True):
             jobs[job.id] = ForecastJob(job, left, speed=speed_on_seats(job, job.seats, nodes))
-            if job.settling and job.starts_over:  # it is not at work yet
+            if job.frozen and job.starts_over:  # it is not at work yet
                 jobs[job.id].owed_s = max(0.0, comes_up_s - (state.now_s - job.since_s))
         waits = frozenset(job.id for job in state.jobs if not job.seats)
         return cls(state, jobs, nodes, state.now_s, awaited=waits, comes_up_s=comes_up_s)

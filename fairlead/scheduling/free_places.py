@@ -1,4 +1,4 @@
-"""Where workers of one shape find a place now, kept up to date, so that the tightest node is found without a search."""
+"""Indexes the free places for workers of one shape, so that the tightest node is found without a search."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import heapq
 from collections.abc import Mapping
 
 
-class Places:
+class FreePlaces:
     """Free places by node, and nodes by how many they have."""
 
     def __init__(self, slots: Mapping[str, int], seen: int, rank: Mapping[str, int] | None = None) -> None:
         self.slots = {name: count for name, count in slots.items() if count > 0}
         self.total = sum(self.slots.values())
-        self.seen = seen  # how much of the board's log is in here
-        self._rank = rank or {}  # of nodes with as many places the lowest comes first, then the first by name
+        self.seen = seen  # entries of the seating's log that are included
+        self._rank = rank or {}  # of nodes with equally many places the lowest rank comes first, then by name
         self._heaps: dict[int, list[tuple[int, str]]] = {}
         for name, count in self.slots.items():
             self._heaps.setdefault(count, []).append((self._rank.get(name, 0), name))
@@ -21,7 +21,7 @@ class Places:
             heapq.heapify(names)
 
     def note(self, name: str, count: int) -> None:
-        """This node has so many places now."""
+        """Set the number of places of a node."""
         before = self.slots.pop(name, 0)
         self.total += count - before
         if count > 0:
@@ -30,7 +30,7 @@ class Places:
                 heapq.heappush(self._heaps.setdefault(count, []), (self._rank.get(name, 0), name))
 
     def pick(self, count: int, keep: tuple[str, ...]) -> tuple[str, ...]:
-        """So many places, which there are: at home first, then the fullest node that takes all that is left."""
+        """Choose so many places, which must exist: on kept nodes first, then the fullest node that takes the rest."""
         chosen: list[str] = []
         used: set[str] = set()
         for name in sorted(
@@ -56,16 +56,16 @@ class Places:
         raise ValueError("more workers than places")
 
     def _top(self, size: int, used: set[str]) -> str | None:
-        heap, aside = self._heaps[size], []
+        heap, skipped = self._heaps[size], []
         found = None
         while heap and found is None:
             name = heap[0][1]
             if self.slots.get(name) != size:
                 heapq.heappop(heap)
             elif name in used:
-                aside.append(heapq.heappop(heap)[1])
+                skipped.append(heapq.heappop(heap)[1])
             else:
                 found = name
-        for name in aside:
+        for name in skipped:
             heapq.heappush(heap, (self._rank.get(name, 0), name))
         return found

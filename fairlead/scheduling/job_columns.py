@@ -52,7 +52,7 @@ class JobColumns(tuple[JobState, ...]):
         return found
 
 
-def read(jobs: Sequence[JobState], name: str) -> Sequence[Any]:
+def read_column(jobs: Sequence[JobState], name: str) -> Sequence[Any]:
     """One field of all these jobs, from what was read already if it was."""
     if not isinstance(jobs, JobColumns):
         return [getattr(job, name) for job in jobs]
@@ -62,12 +62,12 @@ def read(jobs: Sequence[JobState], name: str) -> Sequence[Any]:
     return column
 
 
-def demands(jobs: Sequence[JobState]) -> tuple[list[Mapping[str, float]], NDArray[np.int64], list[int]]:
+def distinct_demands(jobs: Sequence[JobState]) -> tuple[list[Mapping[str, float]], NDArray[np.int64], list[int]]:
     """What workers ask for besides devices: each different demand once, the number of that of each job, and the first
     job with each. There are thousands of jobs and a few dozen demands."""
     known = jobs.columns.get("demands") if isinstance(jobs, JobColumns) else None
     if known is None:
-        every = read(jobs, "demand")
+        every = read_column(jobs, "demand")
         rows: dict[tuple[tuple[str, float], ...], int] = {}
         asked = [tuple(demand.items()) for demand in every]
         for at, one in enumerate(asked):

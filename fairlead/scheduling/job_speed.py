@@ -21,7 +21,7 @@ from fairlead.scheduling.market.menus import SCALING
 from fairlead.scheduling.scaling import KEPT
 from fairlead.scheduling.state import ClusterState, JobState
 
-DIALS = MarketConfig()
+CONFIG = MarketConfig()
 
 FIRST_START_S = 2.0
 """From a decision to a gang at work, where nothing has to be stopped or loaded first."""
@@ -93,7 +93,7 @@ def expected_work_left(state: ClusterState, jobs: Sequence[JobState]) -> list[fl
     counted = [_counted(job, state.now_s) for job in jobs]
     history = History.of(state.memory)  # what jobs first said; who was not seen before says it now
     reference = np.array([efficient_speed(job) for job in counted])
-    found = work_left(counted, reference, history, DIALS)
+    found = work_left(counted, reference, history, CONFIG)
     return [_by_its_word(job) or _by_precedent(job, history) or float(left)
             for job, left in zip(counted, found, strict=True)]  # fmt: skip
 
@@ -125,7 +125,7 @@ def _counted(job: JobState, now_s: float) -> JobState:
         return job
     if counts_samples(job):
         return replace(job, work_left=job.remaining_samples)
-    at_work_s = 0.0 if job.settling and job.starts_over else max(0.0, now_s - job.since_s)
+    at_work_s = 0.0 if job.frozen and job.starts_over else max(0.0, now_s - job.since_s)
     return replace(job, work_left=None, work_done=at_work_s * len(job.seats) ** SCALING)
 
 
@@ -137,7 +137,7 @@ def start_loss_s(state: ClusterState, job: JobState, first_s: float = FIRST_STAR
 
 def first_start_s(state: ClusterState) -> float:
     """How long a gang takes to come up for the first time: as those did that start over, and so come up that way."""
-    known = [job.restart_cost_s for job in state.jobs if job.seats and job.starts_over and not job.settling]
+    known = [job.restart_cost_s for job in state.jobs if job.seats and job.starts_over and not job.frozen]
     return median(known) if known else FIRST_START_S
 
 

@@ -1,14 +1,14 @@
-"""Jobs that a reason names: a reason is read by one tenant, and what it names may be another's.
+"""Names jobs in reasons, and hides the names that a reader may not see.
 
-A sentence names a job in one way only, ``job small-ogkdid of tenant nlp``, so that who shows the sentence can tell
-whose it is, in those that were stored long ago, too. Facts hold the value itself. A tenant is told the names of its own
-jobs; of all others it learns that they are there, not what they are. Who sees all tenants is told everything.
+A sentence names a job in one form only, ``job small-ogkdid of tenant nlp``, so that its tenant can be recognised when
+the sentence is shown, even in sentences stored long ago. Facts hold the value itself. A tenant reads the names of its
+own jobs; other tenants' jobs appear without their names. Readers who may see all tenants read everything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -29,20 +29,25 @@ class MentionedJob(Struct, frozen=True, gc=False):
         return f"job {self.job} of tenant {self.tenant}"
 
 
+def mentioned(jobs: Sequence[MentionedJob]) -> str:
+    """At most three of these jobs by name."""
+    return f"{', '.join(map(str, jobs[:3]))}{' and others' if len(jobs) > 3 else ''}"
+
+
 def redact_text(text: str, tenant: str | None) -> str:
-    """The sentence as this tenant may read it; None: as it is."""
+    """The sentence without the names of other tenants' jobs; with ``tenant`` None unchanged."""
     if tenant is None or " of tenant " not in text:
         return text
     return _NAMED.sub(lambda found: _own(found[0], tenant), text)
 
 
 def redact_facts(facts: Mapping[str, Any], tenant: str | None) -> dict[str, Any]:
-    """The same for what a reason rests on, as plain values."""
+    """The same for the facts of a reason, as plain values."""
     return {name: _plain(value, tenant) for name, value in facts.items()}
 
 
 def _own(names: str, tenant: str) -> str:
-    """One or several names in a row: the tenant's own as they are, then how many others there are."""
+    """A list of names: the tenant's own unchanged, then the number of the others."""
     every = names.split(", ")
     own = [name for name in every if name.endswith(f" of tenant {tenant}")]
     others = len(every) - len(own)

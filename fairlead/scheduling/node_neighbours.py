@@ -1,4 +1,4 @@
-"""Who shares a node with whom on a board, and what that is known to cost them."""
+"""Tracks which workload classes share a node, and how much speed that costs them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from fairlead.scheduling.market.seat_requests import workload_class
 from fairlead.scheduling.state import JobState
 
 STEP = 0.1
-"""Only whole tenths of its speed that a gang loses count: what was measured is never quite the same."""
+"""Losses count in whole tenths of a gang's speed: measurements are never quite the same."""
 
 
 class NeighbourTable:
-    """The gangs on every node by class. Without a table there are no classes, and nothing is counted."""
+    """The workload classes on every node. Without a table it counts nothing."""
 
     def __init__(self, table: Table, on: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._table = table
-        self.known = bool(table)  # whether anything is known of any class
+        self.known = bool(table)  # whether any interference is known
         self._on: dict[str, Mapping[str, str]] = dict(on or {})  # node -> job -> class
 
     def copy(self) -> NeighbourTable:
         return NeighbourTable(self._table, self._on)
 
     def kind(self, job: JobState) -> str:
-        """The class by which a job is known to its neighbours; empty where nothing is known of any."""
+        """The workload class of a job; empty without a table."""
         return workload_class(job.facts) if self._table else ""
 
     def moves(self, job: JobState, before: tuple[str, ...], after: tuple[str, ...]) -> None:
-        """A gang sits elsewhere now."""
+        """Record that a gang moved from one set of seats to another."""
         if not self._table:
             return
         for name in {*before, *after}:
@@ -36,7 +36,7 @@ class NeighbourTable:
             self._on[name] = here | ({job.id: self.kind(job)} if name in after else {})
 
     def harm(self, kind: str, node: str) -> int:
-        """What such a gang would lose to those who sit there, and they to it, in whole steps."""
+        """Speed that a gang of this class would lose on the node and cost the gangs there, in whole steps."""
         if not self._table:
             return 0
         others = sorted(set(self._on.get(node, {}).values()))

@@ -1,4 +1,4 @@
-"""The words of a reason: the same phrase for the same thing in every sentence that people read."""
+"""Phrases shared by all reasons: the same words for the same thing in every sentence that people read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.cluster import DEVICE
 from fairlead.scheduling.state import Reason, SpentBudget
 from fairlead.units import shown_size
 
-LAST_S, BEYOND = 253_402_300_800.0, "a time beyond all calendars"
+LAST_S, BEYOND = 253_402_300_800.0, "a time after the year 9999"
 """The end of the year 9999, the last that has a date."""
 
 
@@ -33,7 +33,7 @@ def node_list(seats: tuple[str, ...]) -> str:
 
 
 def with_resources(need: Iterable[tuple[str, float]]) -> str:
-    """`` with 1 cpu and 2 GB memory``: what a worker needs besides its device; empty if nothing."""
+    """`` with 1 cpu and 2 GB memory``: resources that a worker needs besides its device; empty if none."""
     parts = [_amount(name, value) for name, value in need if name != DEVICE]
     return f" with {' and '.join(parts)}" if parts else ""
 
@@ -48,22 +48,22 @@ def amount_shown(name: str, amount: float) -> str:
 
 
 def utc_minute(epoch_s: float) -> str:
-    """``2026-12-01 00:00 UTC``: a time that is the same for everybody."""
+    """``2026-12-01 00:00 UTC``: a time to the minute."""
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
 def utc_second(epoch_s: float) -> str:
-    """``2026-12-01 00:00:05 UTC``: the same for what is close."""
+    """``2026-12-01 00:00:05 UTC``: a time to the second."""
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
 def utc_time(epoch_s: float) -> str:
-    """``18:04:10 UTC``: the same for what is a matter of minutes."""
+    """``18:04:10 UTC``: the time of day, for events within minutes."""
     return f"{datetime.fromtimestamp(epoch_s, UTC):%H:%M:%S} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
 def duration_text(seconds: float) -> str:
-    """``3.5 minutes``, ``12 hours``: how long something takes, in a unit that people read."""
+    """``3.5 minutes``, ``12 hours``: a duration in a readable unit."""
     for length, unit in ((365.25 * 86_400.0, "years"), (86_400.0, "days"), (3600.0, "hours")):
         if seconds >= 1e6 * 365.25 * 86_400.0:
             return "more than a million years"
@@ -77,7 +77,7 @@ def budget_text(spent: SpentBudget) -> str:
 
 
 def budget_used_up(tenant: str, spent: SpentBudget) -> str:
-    """Who has used up what: the tenant itself, or one above it together with all below that."""
+    """Which tenant has used up its budget: this one, or one above it together with all tenants below that one."""
     who = f"tenant {spent.of}, above {tenant}," if spent.of else f"tenant {tenant}"
     return f"{who} has used up its {budget_text(spent)}"
 
@@ -87,5 +87,5 @@ def reason(code: str, text: str, **facts: Any) -> Reason:
 
 
 def rate(per_s: float) -> str:
-    """So many a second, without an exponent."""
+    """A rate per second, without an exponent."""
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"

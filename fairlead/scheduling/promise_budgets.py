@@ -1,8 +1,8 @@
-"""Budgets for deadlines: a promise pushes others aside only as far as its tenant's own share can keep it. Pure.
+"""Limits promises to their tenant's own share: a deadline displaces other jobs only as far as that share can keep it.
 
-A tenant saves up for promises what is due to it, at most one turn of its largest gang (and owes no more), and only jobs
-with a deadline draw on that. A deadline for which what is saved up, and what will be due until then, is too little
-pushes nobody aside; it is kept if the tenant's turn comes in time.
+A tenant saves up what is due to it, at most one turn of its largest gang (and owes at most as much); only jobs with a
+deadline draw on it. A deadline that needs more than is saved and will be due until then displaces nothing; it is kept
+if the tenant's turn comes in time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairlead.scheduling.job_views import least_s
+from fairlead.scheduling.job_views import shortest_remaining_s
 from fairlead.scheduling.state import JobState
 
 TURN_S = 60.0
-"""Of each device of a tenant's largest gang, so much can be saved up."""
+"""A tenant saves up at most so many seconds per device of its largest gang."""
 
 
-def saved(jobs: Iterable[JobState], memory: Mapping[str, Any], now_s: float) -> dict[str, float]:
+def promise_savings(jobs: Iterable[JobState], memory: Mapping[str, Any], now_s: float) -> dict[str, float]:
     """By tenant, the device seconds that it has saved up for promises."""
     before: Mapping[str, Any] = memory.get("promised", {})
     depth: dict[str, float] = {}
@@ -31,18 +31,18 @@ def saved(jobs: Iterable[JobState], memory: Mapping[str, Any], now_s: float) -> 
     return found
 
 
-def affordable(
+def affordable_jobs(
     jobs: Iterable[JobState], has: Mapping[str, float], due: Mapping[str, float], kept: Iterable[str], now_s: float
 ) -> frozenset[str]:
-    """The jobs whose deadlines their tenants can keep on what they have saved up and what will be due to them.
+    """The jobs whose deadlines their tenants can keep on their savings and on what will be due to them.
 
-    The earliest deadline comes first, each on its smallest gang; those that run and are ``kept`` so far stay so.
+    The earliest deadline comes first, each on its smallest gang. Running jobs that were ``kept`` stay affordable.
     """
     found, taken = set(), dict.fromkeys(has, 0.0)
     before = frozenset(kept)
     bound = sorted((job.finish_by_s, job.id, job) for job in jobs if job.finish_by_s is not None)
     for finish_by_s, _, job in bound:
-        area = job.min_workers * least_s(job, job.min_workers, now_s)
+        area = job.min_workers * shortest_remaining_s(job, job.min_workers, now_s)
         ahead_s = max(0.0, finish_by_s - now_s)
         fits = taken[job.tenant] + area <= has[job.tenant] + due.get(job.tenant, 0.0) * ahead_s
         if fits or (job.seats and job.id in before):
@@ -51,11 +51,11 @@ def affordable(
     return frozenset(found)
 
 
-def remembered(
+def savings_memory(
     jobs: Iterable[JobState], has: Mapping[str, float], due: Mapping[str, float], sitting: Mapping[str, float]
 ) -> dict[str, tuple[float, float]]:
-    """For the next round: what each tenant has saved up, and how fast that grows while jobs have so many
-    devices: what an elastic one has beyond its smallest gang it was lent."""
+    """For the next round: each tenant's savings, and how fast they grow while jobs hold so many devices. Devices of an
+    elastic job beyond its smallest gang are lent, so they do not count."""
     rates = {tenant: due.get(tenant, 0.0) for tenant in has}
     for job in jobs:
         if job.finish_by_s is not None:

@@ -1,4 +1,4 @@
-"""The order of waiting jobs, as they are told it: tenants by what they hold, in a tenant by what jobs are worth."""
+"""Orders the waiting jobs for display: tenants take turns by what they hold, jobs within a tenant by their bids."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fairlead.scheduling.state import JobState
 
 
 def queue_order(situation: Situation, plan: MarketTargets) -> list[JobState]:
-    """All waiting jobs. Tenants take turns: next is the one with fewest devices for its weight and for what it is owed;
-    within a tenant who must run, then who is given seats, then who bids most, then who came first."""
+    """All waiting jobs. The next tenant is the one with fewest devices for its weight and its debt. Within a tenant
+    jobs that must run come first, then jobs with target seats, then the highest bids, then the oldest."""
     queues: dict[str, list[JobState]] = {}
-    for job in reversed(_by_rank(plan, situation.waiting)):  # the first job is at the end, where pop is cheap
+    for job in reversed(_by_rank(plan, situation.waiting)):  # the next job is at the end, where pop is cheap
         queues.setdefault(job.tenant, []).append(job)
     held = {name: situation.used(name) - situation.owed(name) for name in queues}
 
@@ -39,7 +39,7 @@ def _in_turns(
     queues: Mapping[str, list[JobState]], held: dict[str, float],
     turn: Callable[[str], tuple[bool, bool, float, float, str]],
 ) -> list[JobState]:  # fmt: skip
-    """One line out of many, each taken from its end; the least turn comes next, and then holds so much more."""
+    """Merges the tenants' queues: the tenant with the least turn comes next, and then counts as holding its gang."""
     turns = [turn(name) for name in queues]
     heapq.heapify(turns)
     line: list[JobState] = []

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.cluster import DEVICE, Node, Resources, add, total
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.state import JobState, TenantState
 
 ANY = ""
@@ -82,7 +82,7 @@ class Tree:
 
     def leaves(self, jobs: Sequence[JobState]) -> list[str]:
         """The queue in which each of the jobs stands."""
-        tenants, persons = read(jobs, "tenant"), read(jobs, "person")
+        tenants, persons = read_column(jobs, "tenant"), read_column(jobs, "person")
         if not self.people:
             own = {tenant: self.own(tenant) for tenant in set(tenants)}
             return [own[tenant] for tenant in tenants]
@@ -142,7 +142,7 @@ def _add(known: dict[str, TenantState], above: dict[str, str | None], name: str,
 def people_with_jobs(jobs: Sequence[JobState]) -> dict[str, set[str]]:
     """The people who have jobs, by tenant."""
     found: dict[str, set[str]] = {}
-    for tenant, person in set(zip(read(jobs, "tenant"), read(jobs, "person"), strict=True)):
+    for tenant, person in set(zip(read_column(jobs, "tenant"), read_column(jobs, "person"), strict=True)):
         found.setdefault(tenant, set()).add(person)
     return found
 
@@ -159,17 +159,17 @@ class Demand:
 def divide_capacity(tree: Tree, demand: Demand, capacity: float) -> dict[str, float]:
     """Devices that each queue may claim together with everybody below it: weighted max-min on each level."""
     weights = {name: queue.weight for name, queue in tree.queues.items()}
-    lids, floors = _bounds(tree, demand)
-    given = poured(capacity, tree.below.get(None, ()), lids, floors, weights)
+    caps, floors = _bounds(tree, demand)
+    given = divide_by_weight(capacity, tree.below.get(None, ()), caps, floors, weights)
     if not tree.flat:
         for name in reversed(tree.upwards()):
             if name in tree.below:
-                given |= poured(given[name], tree.below[name], lids, floors, weights)
+                given |= divide_by_weight(given[name], tree.below[name], caps, floors, weights)
     return given
 
 
-def poured(
-    amount: float, names: Sequence[str], lids: Mapping[str, float], floors: Mapping[str, float],
+def divide_by_weight(
+    amount: float, names: Sequence[str], caps: Mapping[str, float], floors: Mapping[str, float],
     weights: Mapping[str, float],
 ) -> dict[str, float]:  # fmt: skip
     """The amount by weight among these, nobody above its lid nor below its floor, as far as it goes."""
@@ -180,7 +180,7 @@ def poured(
     kept: dict[str, float] = {}
     while True:
         others = [name for name in names if name not in kept]
-        found = _by_weight(amount - sum(kept.values()), others, lids, weights)
+        found = _by_weight(amount - sum(kept.values()), others, caps, weights)
         short = {name: sure[name] for name in others if name in sure and found[name] < sure[name] - 1e-12}
         if not short:
             return {name: kept[name] if name in kept else found[name] for name in names}
@@ -188,15 +188,15 @@ def poured(
 
 
 def _by_weight(
-    amount: float, names: Sequence[str], lids: Mapping[str, float], weights: Mapping[str, float]
+    amount: float, names: Sequence[str], caps: Mapping[str, float], weights: Mapping[str, float]
 ) -> dict[str, float]:
     shares = dict.fromkeys(names, 0.0)
     left, weight_left = float(amount), sum(weights[name] for name in shares)
     # Whoever needs least per weight is satisfied first; what it leaves is shared among the others.
-    for name in sorted(shares, key=lambda name: (lids[name] / weights[name], name)):
+    for name in sorted(shares, key=lambda name: (caps[name] / weights[name], name)):
         # of weights that are very far apart, nothing may be left in floating point: then it is the last one
         among = weight_left if weight_left > 0.999999 * weights[name] else weights[name]
-        shares[name] = min(lids[name], left * weights[name] / among)
+        shares[name] = min(caps[name], left * weights[name] / among)
         left -= shares[name]
         weight_left -= weights[name]
     return shares
@@ -204,24 +204,24 @@ def _by_weight(
 
 def _bounds(tree: Tree, demand: Demand) -> tuple[dict[str, float], dict[str, float]]:
     """The lid of every queue, and the floor of those that are guaranteed something, here or below."""
-    lids: dict[str, float] = {}
+    caps: dict[str, float] = {}
     floors: dict[str, float] = {}
     limited = any(queue.guarantee or queue.most for queue in tree.queues.values())
     wants = _wants_below(tree, demand) if limited else {}
     for name in tree.queues if tree.flat else tree.upwards():
         queue, children = tree.queues[name], tree.below.get(name, ())
-        lid = float(demand.charged.get(name, 0.0)) + sum(lids[child] for child in children)
+        cap = float(demand.charged.get(name, 0.0)) + sum(caps[child] for child in children)
         if queue.quota is not None:
-            lid = min(lid, float(queue.quota))
+            cap = min(cap, float(queue.quota))
         if queue.most:
-            lid = min(lid, _servable(wants[name], queue.most, demand, otherwise=float("inf")))
-        lids[name] = lid
+            cap = min(cap, _servable(wants[name], queue.most, demand, otherwise=float("inf")))
+        caps[name] = cap
         floor = sum(floors.get(child, 0.0) for child in children)
         if queue.guarantee:
             floor = max(floor, _servable(wants[name], queue.guarantee, demand, otherwise=0.0))
         if floor > 0:
-            floors[name] = min(lid, floor)
-    return lids, floors
+            floors[name] = min(cap, floor)
+    return caps, floors
 
 
 def _wants_below(tree: Tree, demand: Demand) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""A round's reasons by job: why it waits, runs on what it has or changes, and what would help."""
+"""Answers ``fairlead why`` from a round: why a job waits, keeps what it has or changes, and what would help."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fairlead.scheduling.phrases import amount_shown, devices, node_list, utc_mi
 from fairlead.scheduling.running_reasons import why_not_growing
 from fairlead.scheduling.seating_plan import Shape
 from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
-from fairlead.scheduling.turn_times import TurnTimes, in_words
+from fairlead.scheduling.turn_times import TurnTimes, turn_text
 
-TAKES_TURNS = ("no-room", "held-for-others", "making-room")
-"""Codes of those who wait for devices that others have; all others wait for something else."""
+WAITS_FOR_DEVICES = ("no-room", "held-for-others", "making-room")
+"""Codes of jobs that wait for devices in use or reserved; jobs with other codes wait for something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class Explanation:
 
     job: str
     headline: str
-    decision: Decision | None  # None: it runs, and nothing changes for it now
+    decision: Decision | None  # None: it runs and does not change now
     would_help: tuple[str, ...] = ()
     expected_start_s: float | None = None
-    reason: Reason | None = None  # of the decision, or of staying as it is
+    reason: Reason | None = None  # of the decision, or for not changing
 
 
 class Reasons(Mapping[str, Explanation]):
-    """What one round says about each of its jobs. Nothing is decided for an answer: it is put into words when somebody
-    asks, from what the round found out."""
+    """The explanation of each job in a round. An answer decides nothing: it is put into words on request, from the
+    results that the round kept."""
 
     def __init__(self, plan: LivePlan, decisions: Sequence[Decision]) -> None:
         self._plan, self._made, self._turns = plan, decisions, TurnTimes(plan)
@@ -54,11 +54,13 @@ class Reasons(Mapping[str, Explanation]):
     def __getitem__(self, job_id: str) -> Explanation:
         job, decision = self._plan.situation.jobs[job_id], self._decisions.get(job_id)
         match decision:
-            case None if job.settling:
-                text = "is between two generations; nothing is decided until it has settled"
+            case None if job.frozen:
+                text = (
+                    "is changing its generation, or pausing after a failed one; it is decided about once that is over"
+                )
                 return Explanation(job_id, text, None)
             case None:
-                return _runs_on(self._plan, job)
+                return _keeps_running(self._plan, job)
             case Hold():
                 why = self._with_turn(decision.reason, job)
                 hints = _would_help(decision, job, self._plan, self._firsts)
@@ -69,25 +71,25 @@ class Reasons(Mapping[str, Explanation]):
 
     @cached_property
     def _firsts(self) -> dict[str, str]:
-        """By tenant a job that runs, or else the first that waits: over all others of the tenant it comes first."""
+        """By tenant a running job, or else the first waiting one: a higher priority would not help that job."""
         jobs = self._plan.situation.jobs
-        running = {jobs[name].tenant: name for name, seats in self._plan.board.seats.items() if seats}
+        running = {jobs[name].tenant: name for name, seats in self._plan.seating.seats.items() if seats}
         return {job.tenant: job.id for job in reversed(self._plan.queue)} | running
 
     def _with_turn(self, why: Reason, job: JobState) -> Reason:
-        """Whose turn it is and when that ends, where that is what it waits for."""
-        if why.code not in TAKES_TURNS:
+        """The reason with the turns that the job waits for, if it waits for devices."""
+        if why.code not in WAITS_FOR_DEVICES:
             return why
         turn = self._turns.of(job)
         facts: dict[str, Any] = {}
         said = [why.text, self._turns.within_tenant(job)]
         if turn is not None:
-            words, facts = in_words(turn, job, self._plan.situation.now_s)
+            words, facts = turn_text(turn, job, self._plan.situation.now_s)
             said.insert(1, words)
         return Reason(why.code, "; ".join(filter(None, said)), {**why.facts, **facts})
 
 
-def _runs_on(plan: LivePlan, job: JobState) -> Explanation:
+def _keeps_running(plan: LivePlan, job: JobState) -> Explanation:
     runs, why = f"runs with {workers(len(job.seats))} on {node_list(job.seats)}", why_not_growing(plan, job)
     if why is None:
         return Explanation(job.id, runs, None)
@@ -108,9 +110,9 @@ def _would_help(hold: Hold, job: JobState, plan: LivePlan, firsts: Mapping[str, 
     if hold.reason.code == "no-such-room":
         away = sorted(node.name for node in plan.situation.state.nodes if not node.schedulable)
         back = (f"bring back {node_list(tuple(away))}",) if away else ()
-        return (*back, *fewer, *any_type, *_asking_less(job, plan.board.most), "add nodes")
+        return (*back, *fewer, *any_type, *_asking_less(job, plan.seating.most), "add nodes")
     if hold.reason.code == "quota":
-        limit = "the limit that stands in its way" if facts["quota"] is None else f"its quota (now {facts['quota']})"
+        limit = "the limit that it has reached" if facts["quota"] is None else f"its quota (now {facts['quota']})"
         return (f"wait for a job of tenant {job.tenant} to end", f"raise {limit}", *fewer)
     if hold.reason.code == "budget":
         return (f"raise the budget of tenant {facts['of']}", f"wait until {utc_minute(facts['again_s'])}")
@@ -118,14 +120,14 @@ def _would_help(hold: Hold, job: JobState, plan: LivePlan, firsts: Mapping[str, 
         return ()
     sooner = ("a higher priority (only within its tenant)",) if firsts[job.tenant] != job.id else ()
     blockers = "the jobs ahead of it" if facts["ahead"] else "running jobs"
-    board, lacking = plan.board, max(1, facts["needs"] - facts["free"])
-    less = _asking_less(job, lambda shape: board.roomiest(shape)[0])
+    seating, lacking = plan.seating, max(1, facts["needs"] - facts["free"])
+    less = _asking_less(job, lambda shape: seating.roomiest(shape)[0])
     more = f"room for {workers(lacking)} more" if less else f"{devices(lacking, job.device_type)} more"
     return (f"{more}, once {blockers} end", *less, *fewer, *any_type, *sooner)
 
 
 def _asking_less(job: JobState, places: Callable[[Shape], int]) -> tuple[str, ...]:
-    """What it asks for besides devices without which there would be places enough, each by itself."""
+    """Hints to ask for less: each names a resource or a place limit without which the gang would fit."""
     shape = Shape.of(job)
     if places(shape) >= job.min_workers:
         return ()

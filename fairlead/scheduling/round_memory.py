@@ -1,4 +1,4 @@
-"""What one round wants the next one to see, as plain values that can be stored, and back."""
+"""Converts the memory that a round hands to the next one to plain values that can be stored, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.scheduling.market.estimates import JobEstimate
 from fairlead.scheduling.market.tenants import Account
 
 MOST_CLASSES = 200
-"""Classes of finished jobs that are kept; the ones heard of first are forgotten first."""
+"""At most so many classes of finished jobs are stored; the oldest are dropped first."""
 
 
 def memory_to_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def memory_from_plain(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def durable_memory(memory: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """The part of it that must not be lost when the process ends: which seats were given to whom, whose turn it was,
-    and whether everybody was told that fairness is being corrected."""
+    """The part that must survive the end of the process: promised seats, the last turns, and whether tenants were told
+    that fairness is being corrected."""
     given = {name: seats for name, (seats, _since_s) in memory.get("wanted", {}).items()}
     return given, memory.get("turned"), memory.get("fairness", {}).get("corrects", False)

@@ -17,7 +17,7 @@ KEPT = 50_000  # curves: as many as the market keeps menus, since another object
 PAYBACK = 2.0  # growing must save this many times what the new generation costs
 
 
-def ceiling(job: JobState) -> int:
+def max_useful_size(job: JobState) -> int:
     """The largest size that is not known to be useless: nobody grows into what was measured to be slower."""
     if not job.speeds:
         return job.max_workers
@@ -44,7 +44,7 @@ def speed_at(job: JobState, size: int) -> float | None:
     if job.curve is not None and not job.speeds:
         return job.curve.fastest(size) or None if size in job.curve.sizes else None
     known = tuple((n, speed) for n, speed in job.speeds.items() if speed > 0 and n > 0)
-    return _along(job.curve, known, size) or scaled(known, size)
+    return _along(job.curve, known, size) or scaled_speed(known, size)
 
 
 def _along(curve: SpeedCurve | None, known: tuple[tuple[int, float], ...], size: int) -> float | None:
@@ -56,7 +56,7 @@ def _along(curve: SpeedCurve | None, known: tuple[tuple[int, float], ...], size:
     return speed * curve.fastest(size) / there if there > 0 else None
 
 
-def scaled(known: tuple[tuple[int, float], ...], size: int) -> float | None:
+def scaled_speed(known: tuple[tuple[int, float], ...], size: int) -> float | None:
     """The speed at this size by those of some sizes."""
     if not known or size <= 0:
         return None
@@ -77,7 +77,7 @@ def speed_on(job: JobState, kind: str, size: int) -> float:
     return best
 
 
-def useful(job: JobState, on: Iterable[str], of: Iterable[str], size: int) -> float:
+def device_usefulness(job: JobState, on: Iterable[str], of: Iterable[str], size: int) -> float:
     """What a device of a gang of this size ``on`` these types is worth to the job, relative to the best ``of`` those it
     could have; a gang on several types is as fast as on the slowest of them."""
     if job.curve is None:
@@ -89,7 +89,7 @@ def useful(job: JobState, on: Iterable[str], of: Iterable[str], size: int) -> fl
 
 def larger(job: JobState, size: int) -> int | None:
     """The next size that the gang could grow to: one more, or the next that its curve knows and is faster."""
-    most = ceiling(job)
+    most = max_useful_size(job)
     if job.curve is None:
         return size + 1 if size < most else None
     now = job.curve.fastest(size) if size in job.curve.sizes else 0.0
@@ -145,7 +145,7 @@ def remaining_s(job: JobState, size: int) -> float | None:
     return None if takes_s is None or job.seats else float(takes_s) * (job.min_workers / max(1, size)) ** USUAL_SCALING
 
 
-def pressed(job: JobState, size: int, now_s: float) -> bool:
+def deadline_is_tight(job: JobState, size: int, now_s: float) -> bool:
     """Whether this gang keeps the job's deadline if it runs from now on, and has not much time to spare."""
     if job.finish_by_s is None:
         return False
@@ -166,6 +166,6 @@ def prior_curve(job: JobState, least: int, most: int, types: tuple[str, ...]) ->
 @lru_cache(maxsize=KEPT)
 def _curve(known: tuple[tuple[int, float], ...], least: int, most: int, types: tuple[str, ...]) -> SpeedCurve:
     sizes = tuple(range(least, most + 1))
-    unit = scaled(known, 1) or 1.0
-    speeds = tuple((scaled(known, size) or scaled(((1, 1.0),), size) or 0.0) / unit for size in sizes)
+    unit = scaled_speed(known, 1) or 1.0
+    speeds = tuple((scaled_speed(known, size) or scaled_speed(((1, 1.0),), size) or 0.0) / unit for size in sizes)
     return SpeedCurve(sizes, dict.fromkeys(types, (speeds, speeds)))

@@ -1,4 +1,4 @@
-"""The seating plan of one round: what is free on each node if the decisions so far are carried out."""
+"""Tracks which job holds which seats in one round, and what is free on each node."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from math import inf
 from typing import NamedTuple
 
 from fairlead.cluster import DEVICE, Node, NodeState, counted
-from fairlead.scheduling.free_places import Places
+from fairlead.scheduling.free_places import FreePlaces
 from fairlead.scheduling.node_neighbours import NeighbourTable
 from fairlead.scheduling.state import JobState
 
 WARMER_C = 5.0
-"""Temperatures within so many degrees count as alike."""
+"""Temperatures within so many degrees count as equal."""
 
 PLAIN = ((DEVICE, 1.0),)
-"""What a worker needs that needs nothing but its device."""
+"""The need of a worker that needs only its device."""
 
 
 class Shape(NamedTuple):
-    """What one worker of a job needs; jobs of one shape fit, or do not fit, in the same places."""
+    """What one worker of a job needs; jobs of one shape fit in the same places."""
 
     device_type: str | None
     need: tuple[tuple[str, float], ...]
     only: frozenset[str] = frozenset()  # zones, racks, nodes or labels outside of which it may not run
     near: frozenset[str] = frozenset()  # where it would rather run
-    kind: str = ""  # its class, where it is known what classes do to each other
+    kind: str = ""  # its workload class, where interference between classes is known
 
     @classmethod
     def of(cls, job: JobState, kind: str = "") -> Shape:
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
         return cls(job.device_type, (*sorted(positive), (DEVICE, 1.0)), job.only, job.near, kind)
 
     def on(self, device_type: str) -> Shape:
-        """The same on devices of this type only."""
+        """The shape on devices of this type only."""
         if self.device_type == device_type:
             return self
         return Shape(device_type, self.need, self.only, self.near, self.kind)
@@ -51,39 +51,39 @@ class Shape(NamedTuple):
         return max(0, int(least))
 
 
-NOWHERE = Places({}, 0)
+NOWHERE = FreePlaces({}, 0)
 
 
 class SeatingPlan:
-    """Free amounts per node, seats per job and devices per tenant. Lives for one round, in memory only."""
+    """Free amounts by node, seats by job and devices by tenant, for one round."""
 
     def __init__(
         self, nodes: Iterable[Node], jobs: Iterable[JobState], table: Mapping[tuple[str, str], float] | None = None
     ) -> None:
         present = [node for node in nodes if node.state is not NodeState.LOST]
         self.nodes = {node.name: node for node in sorted(present, key=lambda node: node.name)}
-        self._serving = {node.name: node.device_type for node in present if node.schedulable}  # who take new workers
+        self._serving = {node.name: node.device_type for node in present if node.schedulable}  # take new workers
         self.types = tuple(sorted(set(self._serving.values())))
-        self.warmths = warmths(present)
+        self.warmths = temperature_steps(present)
         self.free: dict[str, Mapping[str, float]] = {name: node.capacity for name, node in self.nodes.items()}
         self.seats: dict[str, tuple[str, ...]] = {}
         self.used: dict[str, int] = {}
         self.used_of: dict[tuple[str, str], int] = {}  # by tenant and type of device
         self.held: dict[str, tuple[str, ...]] = {}  # free seats kept for a waiting job, by job
         self._log: list[str] = []  # nodes on which something changed
-        self._places: dict[Shape, Places] = {}
+        self._places: dict[Shape, FreePlaces] = {}
         self._ready: dict[tuple[str | None, frozenset[str]], tuple[str, ...]] = {}
         self._empty: dict[Shape, int] = {}
         self._alike: dict[str, tuple[bool, bool]] = {}
         self._fastest: dict[str, float] = {}
         self._by_speed: list[str] | None = None
-        self.company = NeighbourTable(table or {})
+        self.neighbours = NeighbourTable(table or {})
         self._shapes: dict[str, Shape] = {}
         self._alike_shapes: dict[Shape, Shape] = {}
-        self._asked_shapes: dict[tuple[object, ...], Shape] = {}  # by what a job says, in its order
+        self._asked_shapes: dict[tuple[object, ...], Shape] = {}  # by the request of a job, in its order
         self._alike_nodes: dict[tuple[str | None, frozenset[str]], list[tuple[str, Mapping[str, float], int]]] = {}
         self.gangs: dict[str, int] = {}  # by tenant, how many sit somewhere
-        self._ample: dict[str, tuple[int, dict[str, float]]] = {}  # by type, as of when: the most of anything on a node
+        self._ample: dict[str, tuple[int, dict[str, float]]] = {}  # by type: log length, most on one node
         # nodes that take new workers and have a device free, by type
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
         for job in jobs:
@@ -96,7 +96,7 @@ class SeatingPlan:
                 self.sit(job, tuple(name for name in job.seats if name in self.nodes))
 
     def copy(self) -> SeatingPlan:
-        """A board on which something can be tried and thrown away."""
+        """A copy on which changes can be tried and thrown away."""
         other = SeatingPlan.__new__(SeatingPlan)
         other.nodes, other.types, other.warmths, other._serving = self.nodes, self.types, self.warmths, self._serving
         other._ready, other._empty, other._shapes = self._ready, self._empty, self._shapes
@@ -108,7 +108,7 @@ class SeatingPlan:
         other.free = dict(self.free)  # the amounts of a node are never changed, but replaced
         other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
         other.used_of, other.gangs = dict(self.used_of), dict(self.gangs)
-        other.company = self.company.copy()
+        other.neighbours = self.neighbours.copy()
         return other
 
     def sit(self, job: JobState, seats: tuple[str, ...]) -> None:
@@ -123,7 +123,7 @@ class SeatingPlan:
 
     def _seat(self, job: JobState, seats: tuple[str, ...]) -> None:
         before = self.seats.get(job.id, ())
-        self.company.moves(job, before, seats)
+        self.neighbours.moves(job, before, seats)
         self.gangs[job.tenant] = self.gangs.get(job.tenant, 0) + bool(seats) - bool(before)
         self.seats[job.id] = seats
 
@@ -143,13 +143,13 @@ class SeatingPlan:
         self._take(job, self.held.pop(job.id, ()), -1.0)
 
     def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> Mapping[str, int]:
-        """Says how many seats those were on each node."""
+        """Take (or with -1 return) what these seats need; returns the number of seats by node."""
         need, taken = self.shape(job).need if seats else (), counted(seats)
         for name, many in taken.items():
             free = dict(self.free[name])
             for resource, amount in need:
                 left, change = free.get(resource, 0.0), sign * amount
-                for _ in range(many):  # not all at once, so that it adds up again to the last bit
+                for _ in range(many):  # one by one, so that returning them restores the exact amounts
                     left -= change
                 free[resource] = left
             self.free[name] = free
@@ -162,10 +162,10 @@ class SeatingPlan:
         return taken
 
     def shape(self, job: JobState) -> Shape:
-        """The job's shape, worked out once a round; the same object for all that are alike."""
+        """The job's shape; jobs alike share one object."""
         shape = self._shapes.get(job.id)
         if shape is None:
-            kind = self.company.kind(job) if self.company.known else ""
+            kind = self.neighbours.kind(job) if self.neighbours.known else ""
             asked = (job.device_type, job.only, job.near, kind, *job.demand.items())
             shape = self._asked_shapes.get(asked)
             if shape is None:
@@ -191,7 +191,7 @@ class SeatingPlan:
         """The type of device that a gang sits on; None if it sits nowhere."""
         return self.nodes[seats[0]].device_type if seats else None
 
-    def places(self, shape: Shape) -> Places:
+    def places(self, shape: Shape) -> FreePlaces:
         """Free places for workers of this shape, which names its type of device."""
         found, kind = self._places.get(shape), shape.device_type or ""
         if found is None:
@@ -201,7 +201,7 @@ class SeatingPlan:
             if shape.only:
                 names = names.intersection(self.ready(kind, shape.only))
             slots = {name: shape.slots(self.free[name]) for name in sorted(names)}
-            found = Places(slots, len(self._log), self.warmths)
+            found = FreePlaces(slots, len(self._log), self.warmths)
             self._places[shape] = found
         elif found.seen < len(self._log):
             there = frozenset(self.ready(kind, shape.only)) if shape.only else None
@@ -212,7 +212,7 @@ class SeatingPlan:
         return found
 
     def _lacks(self, shape: Shape, kind: str) -> bool:
-        """Whether no node has enough free of something: found without looking at all nodes for each shape."""
+        """Whether some resource is short on every node; does not scan all nodes for each shape."""
         as_of, ample = self._ample.get(kind, (-1, {}))
         if as_of != len(self._log):
             ample = {}
@@ -224,7 +224,7 @@ class SeatingPlan:
         return any(ample.get(resource, 0.0) + 1e-9 < amount for resource, amount in shape.need)
 
     def plain(self, shape: Shape, wide: bool) -> bool:
-        """Whether all nodes of its type are alike to the job, but for how many places they have."""
+        """Whether nodes of its type differ for this job only in their free places."""
         kind = shape.device_type or ""
         if kind not in self._alike:
             nodes = [self.nodes[name] for name in self.ready(kind)]
@@ -246,13 +246,13 @@ class SeatingPlan:
         return self._fastest[kind]
 
     def kinds(self, shape: Shape) -> tuple[str, ...]:
-        """The types of device that would do."""
+        """The device types in service that the shape accepts."""
         if shape.device_type is None:
             return self.types
         return (shape.device_type,) if shape.device_type in self.types else ()
 
     def roomiest(self, shape: Shape) -> tuple[int, str | None]:
-        """How many workers of this shape find a place now on devices of one type, and which type that is."""
+        """The most workers of this shape that find a place now on one device type, and that type."""
         best: tuple[int, str | None] = (0, None)
         for kind in self.kinds(shape):
             count = self.places(shape.on(kind)).total if self._open[kind] else 0
@@ -261,7 +261,7 @@ class SeatingPlan:
         return best
 
     def fits(self, shape: Shape, count: int) -> bool:
-        """Whether so many find a place now."""
+        """Whether so many workers find a place now."""
         return any(self._open[kind] and self.places(shape.on(kind)).total >= count for kind in self.kinds(shape))
 
     @property
@@ -280,7 +280,7 @@ class SeatingPlan:
         return found
 
     def _sorts(self, device_type: str | None, only: frozenset[str]) -> list[tuple[str, Mapping[str, float], int]]:
-        """The nodes that take new workers, alike ones counted: there are few sorts of them, however many there are."""
+        """Nodes that take new workers as (type, capacity, number of them): clusters have few sorts of nodes."""
         key = (device_type, only)
         if key not in self._alike_nodes:
             sorts: dict[tuple[object, ...], tuple[str, Mapping[str, float], int]] = {}
@@ -296,12 +296,12 @@ class SeatingPlan:
 
 
 def like_speed(speed: float) -> float:
-    """Speeds within a tenth count as alike: measured speeds are never quite equal."""
+    """The speed in steps of a tenth: measured speeds are never quite equal."""
     return round(speed, 1)
 
 
-def warmths(nodes: Iterable[Node]) -> dict[str, int]:
-    """Temperatures in steps: a few degrees more or less are no reason to sit elsewhere. Who tells none is as usual."""
+def temperature_steps(nodes: Iterable[Node]) -> dict[str, int]:
+    """Temperatures in steps: a few degrees should not move a gang. Without a reading a node is average."""
     told = {node.name: node.temperature_c for node in nodes}
     known = [degrees for degrees in told.values() if degrees is not None]
     usual = sum(known) / len(known) if known else 0.0
@@ -309,7 +309,7 @@ def warmths(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def without(seats: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:
-    """The seats that remain; of several on one node the last ones go first."""
+    """The remaining seats; of several on one node the last ones go first."""
     left, remaining = counted(gone), []
     for name in reversed(seats):
         if left.get(name, 0) > 0:

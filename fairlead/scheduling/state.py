@@ -1,7 +1,7 @@
-"""The values the scheduler reads and returns: no clock, no I/O, so that every decision can be replayed.
+"""Defines the values that the scheduler reads and returns: no clock, no I/O, so that every decision can be replayed.
 
-Decisions are structs, not dataclasses: every round makes one with its reason for every job that waits, and a struct
-takes a twentieth of the time to make. None of them is ever part of a cycle, so the collector need not look at them.
+Decisions are structs, not dataclasses: every round makes one with a reason for every waiting job, and a struct takes a
+twentieth of the time to make. Decisions are never part of a reference cycle, so the garbage collector skips them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SpentBudget:
-    """A budget that is used up: nothing of its tenant starts or grows until the next period begins."""
+    """A budget that is used up: no job of its tenant starts or grows until the next period begins."""
 
     device_hours: float
     per: str  # day, week or month
-    again_s: float  # when the next one begins
-    of: str = ""  # the tenant above whose budget it is; empty: its own
+    again_s: float  # when the next period begins
+    of: str = ""  # the tenant above that owns the budget; empty: the tenant itself
 
 
 MIN_WEIGHT = 1e-9
-"""Of a tenant or a job that is to have next to nothing: what nobody else wants."""
+"""The smallest weight: such a tenant or job gets only what no other wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,19 @@ class TenantState:
     weight: float = 1.0
     quota: int | None = None  # devices at the same time
     attained_device_s: float = 0.0  # from the usage ledger, decayed
-    spent: SpentBudget | None = None  # None: it has no budget, or something is left of it
-    parent: str | None = None  # the tenant whose share it divides with its siblings; None: a part of the whole
-    guarantee: Mapping[str, float] = field(default_factory=dict)  # devices by type that it gets whenever it wants them
+    spent: SpentBudget | None = None  # None: no budget, or not used up
+    parent: str | None = None  # the tenant above it, whose share it divides; None: top level
+    guarantee: Mapping[str, float] = field(default_factory=dict)  # devices by type, whenever its jobs want them
     most: Mapping[str, float] = field(default_factory=dict)  # devices by type that it never exceeds
 
     def __post_init__(self) -> None:
-        if not self.weight >= MIN_WEIGHT:  # everything is divided by it
+        if not self.weight >= MIN_WEIGHT:  # shares are divided by it
             object.__setattr__(self, "weight", MIN_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One job that is not finished: waiting if it has no seats, running otherwise."""
+    """One unfinished job: waiting if it has no seats, running otherwise."""
 
     id: str
     tenant: str
@@ -69,28 +69,28 @@ class JobState:
     since_s: float = 0.0  # when the present generation began, or when it began to wait
     elastic: bool = False  # may change its size while it runs
     broken: bool = False  # lost a worker: it needs a new generation now, even on the same seats
-    settling: bool = False  # between two generations: leave it alone this round
+    frozen: bool = False  # changing its generation, or pausing after a failed one: not decided about
     speeds: Mapping[int, float] = field(default_factory=dict)  # workers -> samples per second, as measured
     remaining_samples: float | None = None
-    restart_cost_s: float = 1.0  # what a new generation costs it
-    starts_over: bool = False  # ... and all that it has done: it keeps no snapshot that we know of
-    curve: SpeedCurve | None = None  # units of work per second on any gang; the same object while nothing changed
-    work_left: float | None = None  # units of the curve, as declared; None when durations are not known
+    restart_cost_s: float = 1.0  # seconds that a new generation costs it
+    starts_over: bool = False  # a new generation also loses all its work: it keeps no snapshot
+    curve: SpeedCurve | None = None  # units of work per second by gang; the same object while nothing changed
+    work_left: float | None = None  # units of the curve, as declared; None: unknown
     work_done: float = 0.0
-    weight: float = 1.0  # of the job among its tenant's
-    attained_device_s: float = 0.0  # devices times seconds that it was served
+    weight: float = 1.0  # among the jobs of its tenant
+    attained_device_s: float = 0.0  # device seconds that it has had
     ran_s: Mapping[str, float] = field(default_factory=dict)  # seconds that its gangs ran, by device type
-    exclusive_s: float | None = None  # alone on the best devices with the gang it asked for: for the fair finish time
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what else its source says about it
-    person: str = ""  # who handed it in: the people of a tenant share what it has; empty: nobody in particular
+    exclusive_s: float | None = None  # duration alone on the best devices, for the fair finish time
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further facts from its source, such as takes_s or class
+    person: str = ""  # its submitter: the people of a tenant share its devices; empty: unknown
     only: frozenset[str] = frozenset()  # residency: zones, racks, nodes or labels outside of which it may not run
-    near: frozenset[str] = frozenset()  # locality: where its data lies, so where it would rather run
-    slow: tuple[str, ...] = ()  # nodes of workers that have been far too slow for long, the worst first
-    leaving: tuple[str, ...] = ()  # those of its seats that it is giving up: they are free once its workers are gone
-    interrupted_s: float | None = None  # waiting since its gang was lost through no fault of its own, at this time
+    near: frozenset[str] = frozenset()  # locality: where its data lies; a preference
+    slow: tuple[str, ...] = ()  # nodes of its stragglers, the slowest first
+    leaving: tuple[str, ...] = ()  # seats that it is giving up: free once its workers are gone
+    interrupted_s: float | None = None  # when its gang was lost through no fault of its own; it waits since
 
     def __post_init__(self) -> None:
-        if not self.weight >= MIN_WEIGHT:  # bids are multiplied by it, and debts divided
+        if not self.weight >= MIN_WEIGHT:  # bids are multiplied by it, debts divided
             object.__setattr__(self, "weight", MIN_WEIGHT)
 
     @property
@@ -101,10 +101,10 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What those who run the cluster have settled about fairness over time; None: as the dials have it."""
+    """Settings of the operators for fairness over time; None: the default of the config."""
 
-    fair: float | None = None  # below this index between tenants, what is owed is repaid sooner
-    forget_s: float | None = None  # after so long, what a tenant used and is owed counts half
+    fair: float | None = None  # below this fairness index between tenants, debts are repaid sooner
+    forget_s: float | None = None  # after so long, a tenant's use and debts count half
 
 
 DEFAULT_SHARING = Sharing()
@@ -112,22 +112,22 @@ DEFAULT_SHARING = Sharing()
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All that a round of decisions depends on."""
+    """Everything that a round depends on."""
 
     now_s: float
     nodes: Sequence[Node]
     tenants: Sequence[TenantState]
     jobs: Sequence[JobState]
-    memory: Mapping[str, Any] = field(default_factory=dict)  # what the last round wanted to see again
-    round_s: float | None = None  # how long what is decided now will stand; None: until something happens
-    at_once: bool = False  # devices that a decision frees may be given away in the same round
-    sleep_after_s: float | None = None  # nodes that were idle for so long may be sent to sleep; None: never
-    colocation: Mapping[tuple[str, str], float] | None = None  # what a class loses beside another; None: not known
+    memory: Mapping[str, Any] = field(default_factory=dict)  # handed over by the last round
+    round_s: float | None = None  # how long decisions stand; None: until the next event
+    at_once: bool = False  # freed devices may be given away in the same round (simulator)
+    sleep_after_s: float | None = None  # nodes idle for so long may sleep; None: never
+    colocation: Mapping[tuple[str, str], float] | None = None  # (class, neighbour) -> speed lost, 0 to 1
     sharing: Sharing = DEFAULT_SHARING
 
 
 class Reason(Struct, frozen=True, gc=False):
-    """Why: a code for machines, a sentence for people, and the facts it rests on."""
+    """A reason: a code for programs, a sentence for people, and the facts it rests on."""
 
     code: str
     text: str
@@ -141,7 +141,7 @@ class Start(Struct, frozen=True, gc=False):
 
 
 class Resize(Struct, frozen=True, gc=False):
-    """A new generation of a running gang: grown, shrunk, moved, or mended after a loss."""
+    """A new generation of a running gang: grown, shrunk, moved, or repaired after a loss."""
 
     job: str
     seats: tuple[str, ...]
@@ -149,19 +149,19 @@ class Resize(Struct, frozen=True, gc=False):
 
 
 class Preempt(Struct, frozen=True, gc=False):
-    """Snapshot, stop, and back into the queue."""
+    """The gang saves a snapshot, stops and returns to the queue."""
 
     job: str
     reason: Reason
 
 
 class Hold(Struct, frozen=True, gc=False):
-    """It waits, for this reason; the expected start is a forecast, not a promise."""
+    """The job waits for this reason; the expected start is a forecast, not a promise."""
 
     job: str
     reason: Reason
     expected_start_s: float | None = None
-    ahead: tuple[str, ...] = ()  # the jobs that come first
+    ahead: tuple[str, ...] = ()  # the first jobs in the queue before it
 
 
 Decision = Start | Resize | Preempt | Hold
@@ -169,7 +169,7 @@ Decision = Start | Resize | Preempt | Hold
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """This node is not needed for now: it may save power."""
+    """This node is not needed now and may save power."""
 
     node: str
     reason: Reason
@@ -177,7 +177,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A gang was seated on this node that sleeps."""
+    """A gang was placed on this sleeping node."""
 
     node: str
     reason: Reason
@@ -185,7 +185,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room that is kept for a gang which fits nowhere now: whoever would still be there by then stays out."""
+    """Room kept for a gang that fits nowhere now: jobs that would still run at that time do not get it."""
 
     job: str
     at_s: float  # when it is expected to fit
@@ -194,7 +194,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: at most one decision per job, every waiting job accounted for."""
+    """One round: at most one decision per job, and one for every waiting job."""
 
     decisions: tuple[Decision, ...]
     entitlements: Mapping[str, float]  # devices per tenant

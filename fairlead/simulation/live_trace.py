@@ -135,7 +135,7 @@ def _done(job: JobState, now_s: float) -> float:
     """Work so far, in the units of its curve: of a command, the time it is at work, as it would begin anew."""
     if job.curve is not None or counts_samples(job):
         return job.work_done
-    at_work = job.starts_over and job.seats and not job.settling
+    at_work = job.starts_over and job.seats and not job.frozen
     return max(0.0, now_s - job.since_s) * speed_without_curve(job, len(job.seats)) if at_work else 0.0
 
 

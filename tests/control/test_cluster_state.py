@@ -37,7 +37,7 @@ def test_a_running_gang_holds_the_seats_of_its_living_workers() -> None:
     live = [made.generation(("w0", "node-0"), ("w1", "node-1"))]
     state = job_state(made.job(), live, {"w0": joined("node-0"), "w1": joined("node-1")}, cooling=False)
     assert state.seats == ("node-0", "node-1")
-    assert not state.settling
+    assert not state.frozen
     assert not state.broken
 
 
@@ -46,7 +46,7 @@ def test_a_gang_whose_workers_have_finished_is_left_alone() -> None:
     live = [made.generation(("w0", "node-0"))]
     gone = {"w0": WorkerFact("node-0", "finished", 1, 0, exited=True)}
     state = job_state(made.job(training=False, elastic=False), live, gone, cooling=False)
-    assert state.settling and state.seats == ("node-0",), "until it is stored how its job ended"
+    assert state.frozen and state.seats == ("node-0",), "until it is stored how its job ended"
     over = made.job(phase=JobPhase.STOPPING, then=JobPhase.SUCCEEDED, training=False, elastic=False)
     assert job_state(over, live, gone, cooling=False).seats == ()
 
@@ -67,7 +67,7 @@ def test_between_two_generations_it_is_left_alone_with_all_it_holds() -> None:
     )
     live = [made.generation(("w0", "node-0")), planned]
     state = job_state(made.job(), live, {"w0": joined("node-0")}, cooling=False)
-    assert state.settling
+    assert state.frozen
     assert state.seats == ("node-0", "node-2")
 
 
@@ -119,14 +119,14 @@ def test_a_broken_gang_asks_for_a_decision_with_its_survivors() -> None:
     live = [made.generation(("w0", "node-0"), ("w1", "node-1"), broken_s=120.0)]
     state = job_state(made.job(), live, {"w0": WorkerFact("node-0", "broken", 1)}, cooling=False)
     assert state.broken
-    assert not state.settling
+    assert not state.frozen
     assert state.seats == ("node-0",)
 
 
 def test_a_waiting_job_holds_nothing_and_knows_what_is_left_to_do() -> None:
     waiting = made.job(phase=JobPhase.QUEUED, step=10, total_steps=30, batch_size=64)
     state = job_state(waiting, [], {}, cooling=False)
-    assert (state.seats, state.settling, state.remaining_samples) == ((), False, 20 * 64)
+    assert (state.seats, state.frozen, state.remaining_samples) == ((), False, 20 * 64)
 
 
 def test_a_training_that_is_over_in_a_moment_does_not_grow() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fairlead.control.accounting.fairness import fairness_view, record_fairness_events
 from fairlead.control.store import events
 from fairlead.scheduling.market.config import MarketConfig
-from fairlead.scheduling.market.fairness_over_time import judged
+from fairlead.scheduling.market.fairness_over_time import judge_fairness
 from fairlead.scheduling.market.tenants import Account, _aged
 from fairlead.scheduling.round_memory import durable_memory, memory_from_plain, memory_to_plain
 
@@ -22,7 +22,7 @@ HIGH = {name: Account(due_s=9e4, had_s=9e4) for name in LOW}
 
 
 def memory(accounts: dict[str, Account], *, corrects: bool = False) -> dict[str, Any]:
-    return {"fairness": judged(accounts, MarketConfig(), corrects=corrects)}
+    return {"fairness": judge_fairness(accounts, MarketConfig(), corrects=corrects)}
 
 
 def test_beginning_and_end_of_a_correction_are_told_once(db: Opened) -> None:
@@ -63,12 +63,12 @@ def test_a_tenant_sees_the_index_and_itself(tenant: str) -> None:
 
 
 def test_an_index_around_the_threshold_does_not_begin_and_end_all_the_time() -> None:
-    dials = MarketConfig()
+    config = MarketConfig()
     near = {"a": Account(due_s=9e4, had_s=9e4), "b": Account(owed=1.0, due_s=9e4, had_s=9e4 * 0.535)}
-    assert dials.fair < judged(near, dials)["index"] < dials.fair + dials.restored
-    assert not judged(near, dials)["corrects"]
-    assert judged(near, dials, corrects=True)["corrects"]
-    assert not judged(HIGH, dials, corrects=True)["corrects"]
+    assert config.fair < judge_fairness(near, config)["index"] < config.fair + config.restored
+    assert not judge_fairness(near, config)["corrects"]
+    assert judge_fairness(near, config, corrects=True)["corrects"]
+    assert not judge_fairness(HIGH, config, corrects=True)["corrects"]
 
 
 def test_the_index_that_is_shown_counts_everybody_with_work_at_once() -> None:
@@ -81,14 +81,14 @@ def test_the_index_that_is_shown_counts_everybody_with_work_at_once() -> None:
 
 
 def test_what_was_due_lately_passes_from_the_index_that_is_shown() -> None:
-    names, dials = ("a", "b"), MarketConfig()
+    names, config = ("a", "b"), MarketConfig()
     low = {"a": Account(entitled=1.0, useful=1.0), "b": Account(entitled=1.0)}
-    one = _aged({"accounts": low, "at_s": 0.0}, names, 60.0, dials)
+    one = _aged({"accounts": low, "at_s": 0.0}, names, 60.0, config)
     assert [one[name].now_ratio for name in names] == [1.0, 0.0]
     even = {name: replace(one[name], entitled=1.0, useful=1.0) for name in names}
-    later = _aged({"accounts": even, "at_s": 60.0}, names, 7260.0, dials)
-    assert judged(later, dials)["now"] > 0.99
+    later = _aged({"accounts": even, "at_s": 60.0}, names, 7260.0, config)
+    assert judge_fairness(later, config)["now"] > 0.99
     gone = {name: replace(one[name], entitled=0.0, useful=0.0) for name in names}
-    assert _aged({"accounts": gone, "at_s": 60.0}, names, 90_000.0, dials)["b"].now_ratio is None
+    assert _aged({"accounts": gone, "at_s": 60.0}, names, 90_000.0, config)["b"].now_ratio is None
     assert memory_from_plain(memory_to_plain({"accounts": one}))["accounts"] == one
     assert memory_from_plain({"accounts": {"a": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}})["accounts"]["a"].now_due_s == 0.0

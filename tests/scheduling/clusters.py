@@ -95,31 +95,31 @@ def changes(round_: Round) -> list[Decision]:
 class SlowBackend:
     """Carries decisions out over several rounds: a job that changes settles first and holds old and new seats."""
 
-    def __init__(self, now: ClusterState, takes: int, dials: MarketConfig = DEFAULT_CONFIG) -> None:
-        self.now, self.takes, self.dials = now, takes, dials
+    def __init__(self, now: ClusterState, takes: int, config: MarketConfig = DEFAULT_CONFIG) -> None:
+        self.now, self.takes, self.config = now, takes, config
         self.pending: dict[str, tuple[int, tuple[str, ...]]] = {}
-        self.victims: Counter[str] = Counter()
+        self.jobs_making_room: Counter[str] = Counter()
 
     def round(self, wait_s: float) -> list[Decision]:
         """What changes when the next round is held after this time."""
         self.now = replace(self.now, now_s=self.now.now_s + wait_s)
-        round_ = live_round(self.now, self.dials)
+        round_ = live_round(self.now, self.config)
         decided = by_job(round_)
         self.pending = {name: (left - 1, seats) for name, (left, seats) in self.pending.items()}
         jobs = []
         for one in self.now.jobs:
             decision = decided.get(one.id)
-            assert decision is None or not one.settling
+            assert decision is None or not one.frozen
             if isinstance(decision, Start | Resize | Preempt):
                 after = () if isinstance(decision, Preempt) else decision.seats
                 self.pending[one.id] = (self.takes, after)
-                self.victims[one.id] += decision.reason.code == "make-room"
+                self.jobs_making_room[one.id] += decision.reason.code == "make-room"
                 both = tuple((Counter(one.seats) | Counter(after)).elements())
                 leaving = tuple((Counter(one.seats) - Counter(after)).elements())
-                one = replace(one, seats=both, settling=True, broken=False, leaving=leaving)
+                one = replace(one, seats=both, frozen=True, broken=False, leaving=leaving)
             elif one.id in self.pending and self.pending[one.id][0] <= 0:
                 seats = self.pending.pop(one.id)[1]
-                one = replace(one, seats=seats, settling=False, since_s=self.now.now_s, leaving=())
+                one = replace(one, seats=seats, frozen=False, since_s=self.now.now_s, leaving=())
             jobs.append(one)
         self.now = replace(self.now, jobs=jobs, memory=round_.memory)
         assert overfull(self.now) == []
@@ -217,7 +217,7 @@ def _jobs(
     fate = draw(st.sampled_from(["runs", "runs", "runs", "settling", "broken"]))
     if fate == "broken":
         return replace(one, seats=seats[1:], broken=True)
-    return replace(one, seats=seats, settling=fate == "settling")
+    return replace(one, seats=seats, frozen=fate == "settling")
 
 
 def _sit_down(one: JobState, size: int, pool: list[Node], free: Any, left: Any) -> tuple[str, ...]:

@@ -57,16 +57,16 @@ def tree_of(
         below = above == parent
         there = plain.capacity.sum() if parent < 0 else budget[parent]
         budget[below] = np.round(there * weight[below] / max(weight[below].sum(), 1e-9))
-    ceiling, most, sure = np.full(queues, np.inf), np.full((queues, types), np.inf), np.zeros((queues, types))
+    ceiling, most, guaranteed = np.full(queues, np.inf), np.full((queues, types), np.inf), np.zeros((queues, types))
     if limits:
         ceiling = np.where(rng.random(queues) < 0.3, rng.integers(1, 13, queues), np.inf)
         most = np.where(rng.random(most.shape) < 0.2, rng.integers(0, 9, most.shape), np.inf)
     if guarantees:
-        sure = _guarantees(rng, above, plain.capacity)
+        guaranteed = _guarantees(rng, above, plain.capacity)
     deepest = max(len(path) for path in paths)
     charge = rng.choice([1.0, 1.3, 3.0], plain.jobs) if heavy else np.ones(plain.jobs)
     padded = np.array([path + [queues] * (deepest - len(path)) for path in paths])
-    rules = Rules(padded, above, np.array([len(path) - 1 for path in paths]), most, sure, charge)
+    rules = Rules(padded, above, np.array([len(path) - 1 for path in paths]), most, guaranteed, charge)
     share = rng.choice([0.25, 0.5, 1.0], plain.jobs)
     return replace(plain, group=group, budget=budget, ceiling=ceiling, share=share, rules=rules)
 
@@ -90,9 +90,9 @@ def _path(queue: int, above: Ints) -> list[int]:
 
 def _guarantees(rng: np.random.Generator, above: Ints, capacity: Floats) -> Floats:
     """To those at the top no more than there is; those below a queue have a part of what is guaranteed to it."""
-    sure = np.zeros((len(above), len(capacity)))
+    guaranteed = np.zeros((len(above), len(capacity)))
     for queue, parent in enumerate(above.tolist()):
         siblings = int((above == parent).sum())
-        there = capacity if parent < 0 else sure[parent]
-        sure[queue] = np.floor(there / siblings * rng.choice([0.0, 0.5, 1.0], len(capacity)))
-    return sure
+        there = capacity if parent < 0 else guaranteed[parent]
+        guaranteed[queue] = np.floor(there / siblings * rng.choice([0.0, 0.5, 1.0], len(capacity)))
+    return guaranteed

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Market
-from fairlead.scheduling.market.deadline_agenda import Agenda, GangSizes, QueueTiers, Task, in_turns
-from fairlead.scheduling.market.deadlines import edges
+from fairlead.scheduling.market.deadline_agenda import Agenda, GangSizes, QueueTiers, Task, reserve_in_turns
+from fairlead.scheduling.market.deadlines import time_edges
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, Start, TenantState
 
 SINGLE = (GangSizes((1,), (1.0,), (0,)),)
@@ -27,7 +27,7 @@ def planned(
     """Which of these (gangs, work, deadline) a queue of this share, beside others of the same, can promise now."""
     devices = share * (others + 1)
     shares = np.full(others + 1, share)
-    ends = edges(0.0, 5.0, np.array([due for _, _, due in tasks]))
+    ends = time_edges(0.0, 5.0, np.array([due for _, _, due in tasks]))
     agenda = Agenda(ends, devices, QueueTiers(shares, np.full(others + 1, -1)), 1.0, (), np.full(others + 1, saved))
     made = [Task(at, 0, gang, work, due) for at, (gang, work, due) in enumerate(tasks)]
     found = {task.job: taken for task, taken in agenda.planned(made)}
@@ -67,9 +67,9 @@ def test_what_is_reserved_in_turns_is_never_more_than_what_has_come_by_then(seed
     free = np.array(rows[0][0])
     for _ in range(4):
         sizes = sorted({int(size) for size in rng.integers(1, 5, 3)})
-        ladder = GangSizes(sizes, [size**0.9 for size in sizes], list(range(len(sizes))))
+        option = GangSizes(sizes, [size**0.9 for size in sizes], list(range(len(sizes))))
         many = int(rng.integers(1, len(seconds) + 1))
-        taken = in_turns((ladder,), float(rng.uniform(1.0, 60.0)), seconds[:many], slack, rows, 4)
+        taken = reserve_in_turns((option,), float(rng.uniform(1.0, 60.0)), seconds[:many], slack, rows, 4)
         if taken is not None:
             assert len(taken.devices) == many
             assert set(np.unique(taken.devices).tolist()) <= {0, *sizes}

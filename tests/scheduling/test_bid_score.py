@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.bid_score import MOST_BEHIND, MOST_STEPS, resource_score, say, says
+from fairlead.scheduling.bid_score import MOST_BEHIND, MOST_STEPS, bid_factor, bid_factors, resource_score
 from fairlead.scheduling.classes import (
     Bottleneck,
     DeviceShare,
@@ -64,37 +64,37 @@ def test_what_was_seen_counts_against_a_job_only_where_it_is_more_than_it_may_ta
     idle = job("a", facts=seen)
     assert signature(idle, share) == Signature()
     assert observed_signature(idle, share) == Signature(0.25, 0.25)
-    assert says([idle, job("b", facts={"used_memory": 8e9})], NODES, MarketConfig())[1] < 1.0
+    assert bid_factors([idle, job("b", facts={"used_memory": 8e9})], NODES, MarketConfig())[1] < 1.0
 
 
 def test_the_resource_score_is_the_weighted_sum_of_the_requirement() -> None:
-    dials = MarketConfig(alpha=2.0, beta=3.0, gamma=5.0)
-    assert resource_score(Signature(0.5, 0.25, 0.1), dials) == pytest.approx(2 * 0.5 + 3 * 0.25 + 5 * 0.1)
+    config = MarketConfig(alpha=2.0, beta=3.0, gamma=5.0)
+    assert resource_score(Signature(0.5, 0.25, 0.1), config) == pytest.approx(2 * 0.5 + 3 * 0.25 + 5 * 0.1)
 
 
 def test_where_nobody_says_anything_nothing_changes() -> None:
     jobs = [job("a"), job("b", curve=POOR), job("c", facts={"kind": "batch"})]
-    assert says(jobs, NODES, MarketConfig()).tolist() == [1.0, 1.0, 1.0]
+    assert bid_factors(jobs, NODES, MarketConfig()).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_all_alike_is_the_same_as_nobody_saying_anything() -> None:
     jobs = [job(f"j{at}", 7, facts={"class": "batch"}) for at in range(3)]
-    assert says(jobs, NODES, MarketConfig()).tolist() == [1.0, 1.0, 1.0]
+    assert bid_factors(jobs, NODES, MarketConfig()).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_who_takes_more_than_its_share_bids_less_for_a_device() -> None:
-    light, usual, heavy = says(
+    light, usual, heavy = bid_factors(
         [job("a", demand={"memory": 1e9}), job("b"), job("c", demand={"memory": 12e9})], NODES, MarketConfig()
     )
     assert light > usual == 1.0 > heavy
-    assert says([job("a", curve=POOR), job("b")], NODES, MarketConfig(gamma=1.0))[0] < 1.0
+    assert bid_factors([job("a", curve=POOR), job("b")], NODES, MarketConfig(gamma=1.0))[0] < 1.0
 
 
 def test_priority_counts_among_the_jobs_of_a_tenant_only() -> None:
     jobs = [job("a", 5), job("b", 0), job("c", 0, tenant="u"), job("d", -3, tenant="u")]
-    found = says(jobs, NODES, MarketConfig())
+    found = bid_factors(jobs, NODES, MarketConfig())
     assert found.tolist() == pytest.approx([1.0, 1.25**-5, 1.0, 1.25**-3])
-    assert say(job("a", 1000), MarketConfig()) == say(job("a", MOST_STEPS), MarketConfig())
+    assert bid_factor(job("a", 1000), MarketConfig()) == bid_factor(job("a", MOST_STEPS), MarketConfig())
 
 
 @settings(max_examples=15, deadline=None)
@@ -135,4 +135,4 @@ def test_a_stage_that_others_wait_for_comes_before_a_shorter_one_that_nobody_doe
     made = Market()(ClusterState(0.0, nodes, [TenantState("t")], [fit, judge], at_once=True))
     assert [one.job for one in made.decisions if isinstance(one, Start)] == ["fit"]
     far = job("far", facts={"behind": 1_000})
-    assert say(far, MarketConfig()) == (1 + MOST_BEHIND) * say(judge, MarketConfig())
+    assert bid_factor(far, MarketConfig()) == (1 + MOST_BEHIND) * bid_factor(judge, MarketConfig())

@@ -59,14 +59,14 @@ class Course:
             case _:
                 return job
         self.until_s[job.id] = self.now_s + (STOPS_S if isinstance(decision, Preempt) else self.cost_s)
-        return replace(job, settling=True, **changed)
+        return replace(job, frozen=True, **changed)
 
     def worked(self, job: JobState) -> JobState:
         """The job after this step; another of its tenant in its place if it is done."""
-        if job.settling and self.until_s[job.id] <= self.now_s:
+        if job.frozen and self.until_s[job.id] <= self.now_s:
             seats = tuple((Counter(job.seats) - Counter(job.leaving)).elements())
-            return replace(job, seats=seats, leaving=(), settling=False, since_s=self.now_s)
-        if job.settling or not job.seats:
+            return replace(job, seats=seats, leaving=(), frozen=False, since_s=self.now_s)
+        if job.frozen or not job.seats:
             return job
         self.left[job.id] -= STEP_S * len(job.seats)
         if self.left[job.id] <= 0.0:

@@ -8,6 +8,7 @@ import pytest
 
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling import decide
+from fairlead.scheduling.mentioned_jobs import MentionedJob
 from fairlead.scheduling.state import ClusterState, Decision, Hold, Preempt, Resize, Start, TenantState
 
 from .clusters import apply, by_job, calls, changes, job, nodes, state, tenants, used_by_tenant
@@ -177,7 +178,24 @@ def test_elastic_gangs_shrink_for_a_newcomer_of_another_tenant() -> None:
     assert decided["wide"].reason.code == "make-room"
     assert "gives 1 device to waiting job new" in decided["wide"].reason.text
     assert decided["new"].reason.code == "making-room"
-    assert isinstance(by_job(decide(apply(before, decide(before))))["new"], Start)
+    begins = by_job(decide(apply(before, decide(before))))["new"]
+    assert isinstance(begins, Start) and begins.reason.code == "room-made"
+    assert begins.reason.text == "starts with 1 worker on node-0: job wide of tenant a made room for it"
+
+
+def test_a_gang_that_waits_for_several_others_to_leave_names_them_all_when_it_starts() -> None:
+    before = state([*full_of("a")[:3], job("wide", "b", (2, 2), priority=0)], nodes=nodes(3), tenants=tenants(a=1, b=2))
+    first = decide(before)
+    leaving = [one.job for one in changes(first) if isinstance(one, Preempt)]
+    assert len(leaving) == 2
+    one_left = apply(before, replace(first, decisions=tuple(d for d in first.decisions if d.job != leaving[1])))
+    jobs = [replace(one, leaving=one.seats, frozen=True) if one.id == leaving[1] else one for one in one_left.jobs]
+    second = decide(replace(one_left, jobs=jobs))
+    assert by_job(second)["wide"].reason.facts["victims"] == [MentionedJob(leaving[1], "a")]
+    left = [replace(one, seats=(), leaving=(), frozen=False) if one.id == leaving[1] else one for one in jobs]
+    begins = by_job(decide(replace(one_left, jobs=left, memory=second.memory)))["wide"]
+    assert isinstance(begins, Start)
+    assert all(f"job {name} of tenant a" in begins.reason.text for name in leaving)
 
 
 def test_elastic_gangs_shrink_for_a_sibling_that_waits() -> None:
@@ -222,7 +240,7 @@ def test_a_gang_larger_than_its_tenants_share_does_not_keep_the_whole_cluster_fr
         assert now.now_s < 220.0, "turns last a minute or two where a change costs a second"
         round_ = decide(now)
         given_up, now = changes(round_), apply(now, round_, wait_s=5.0)
-    assert isinstance(given_up[0], Preempt) and "tenant b, which has fewer than the 1 it is entitled to" in (
+    assert isinstance(given_up[0], Preempt) and "tenant b, whose tenant uses 0 of the 1 it is entitled to" in (
         given_up[0].reason.text
     )
 
@@ -330,7 +348,7 @@ def test_free_devices_that_were_given_to_a_gang_are_kept_until_it_has_the_others
     decided = by_job(round_)
     assert isinstance(decided["wide"], Resize) and isinstance(decided["small"], Hold)
     assert [(kept.job, len(kept.nodes)) for kept in round_.reservations] == [("gang", 3)]
-    after = replace(now, jobs=[replace(now.jobs[0], settling=True, leaving=("node-1",)), *now.jobs[1:]])
+    after = replace(now, jobs=[replace(now.jobs[0], frozen=True, leaving=("node-1",)), *now.jobs[1:]])
     later = decide(replace(after, now_s=101.0, memory=round_.memory))
     assert changes(later) == [] and by_job(later)["gang"].reason.code == "making-room"
     assert by_job(later)["small"].reason.code == "held-for-others"

@@ -39,7 +39,7 @@ def test_a_gang_that_may_sit_anywhere_moves_for_one_that_may_not() -> None:
     told = explain(now, "b")
     assert told is not None and "room is being made by job a of tenant a" in told.headline
     why = explain(now, "a")
-    assert why is not None and "a new generation costs 1 worker about 1.0 s" in why.headline
+    assert why is not None and "the move stops 1 worker for about 1.0 s" in why.headline
 
 
 def test_who_room_was_made_for_starts_there_and_nobody_else() -> None:

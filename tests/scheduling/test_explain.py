@@ -62,7 +62,7 @@ def test_what_is_called_impossible_never_starts_and_the_rest_could_on_an_empty_c
 
 def test_why_a_job_waits_is_answered_with_what_would_help() -> None:
     everywhere = tuple(f"node-{i}" for i in range(4))
-    full = job("full", "b", (4, 4), seats=everywhere, speeds={4: 1.0}, remaining_samples=60.0, settling=True)
+    full = job("full", "b", (4, 4), seats=everywhere, speeds={4: 1.0}, remaining_samples=60.0, frozen=True)
     answer = explain(state([full, job("j", workers=(2, 2))]), "j")
     assert answer is not None and isinstance(answer.decision, Hold)
     assert answer.headline.startswith("waits: needs 2 devices, 0 free")
@@ -88,14 +88,14 @@ def test_why_names_the_limit_by_type_also_of_a_job_that_any_type_would_do_for() 
     lidded = [TenantState("a", most={"v100": 2.0})]
     answer = explain(state([run, job("j")], nodes=pool, tenants=lidded), "j")
     assert answer is not None and answer.reason is not None and answer.reason.code == "quota"
-    assert "has all that the limit of its v100 devices allows" in answer.headline
+    assert "has reached its limit of v100 devices" in answer.headline
     assert answer.expected_start_s is None and not any("device more" in hint for hint in answer.would_help)
 
 
 def test_devices_of_a_type_that_a_limit_keeps_from_it_are_not_called_free() -> None:
     """There are six of the one type, which it may not have, and none of the other, which it may."""
     pool = [Node("n", {DEVICE: 8}, device_type="v100"), Node("k", {DEVICE: 1}, device_type="k80")]
-    busy = [job("run", workers=(2, 2), seats=("n", "n"), since_s=90.0), job("old", "b", seats=("k",), settling=True)]
+    busy = [job("run", workers=(2, 2), seats=("n", "n"), since_s=90.0), job("old", "b", seats=("k",), frozen=True)]
     lidded = [TenantState("a", most={"v100": 2.0}), TenantState("b")]
     answer = explain(state([*busy, job("j")], nodes=pool, tenants=lidded), "j")
     assert answer is not None and answer.reason is not None
@@ -113,7 +113,7 @@ def test_devices_of_a_type_that_a_limit_keeps_from_it_are_not_called_free() -> N
 def test_why_names_what_the_job_asks_for_when_devices_are_free(asked: dict[str, object], hint: str) -> None:
     pool = [Node("n", {DEVICE: 8, "memory": 64e9, "cpu": 8.0}),
             Node("m", {DEVICE: 1, "memory": 1e9, "cpu": 1.0}, topology=("z", "m"))]  # fmt: skip
-    busy = [job("run", demand={"memory": 60e9, "cpu": 6.0}, seats=("n",)), job("far", seats=("m",), settling=True)]
+    busy = [job("run", demand={"memory": 60e9, "cpu": 6.0}, seats=("n",)), job("far", seats=("m",), frozen=True)]
     answer = explain(state([*busy, job("j", **asked)], nodes=pool), "j")  # type: ignore[arg-type]
     assert answer is not None and isinstance(answer.decision, Hold)
     assert hint in answer.would_help
@@ -122,9 +122,9 @@ def test_why_names_what_the_job_asks_for_when_devices_are_free(asked: dict[str, 
 
 def test_why_of_jobs_that_run_settle_or_are_unknown() -> None:
     running = explain(state([job("j", seats=("node-1",))]), "j")
-    settling = explain(state([job("j", seats=("node-1",), settling=True)]), "j")
+    frozen = explain(state([job("j", seats=("node-1",), frozen=True)]), "j")
     assert running is not None and running.headline == "runs with 1 worker on node-1"
-    assert settling is not None and "between two generations" in settling.headline
+    assert frozen is not None and "is changing its generation" in frozen.headline
     assert explain(state([]), "nobody") is None
 
 
@@ -137,8 +137,8 @@ def test_a_dry_run_says_where_a_job_would_start_without_changing_anything() -> N
 
 
 FOUR = ("node-0", "node-1", "node-2", "node-3")
-HELD = [job("long", "b", (2, 2)), job("x", "b", seats=FOUR[:1], settling=True, leaving=FOUR[:1]),
-        job("y", "a", seats=FOUR[2:3], settling=True)]  # fmt: skip
+HELD = [job("long", "b", (2, 2)), job("x", "b", seats=FOUR[:1], frozen=True, leaving=FOUR[:1]),
+        job("y", "a", seats=FOUR[2:3], frozen=True)]  # fmt: skip
 CPU = {"cpu": 1.0}
 
 
@@ -148,12 +148,12 @@ CPU = {"cpu": 1.0}
         (job("j", workers=(1, 4), seats=FOUR[:1], speeds={1: 100.0, 2: 80.0}), [], "measured-slower",
          "it was measured slower with 2 workers (80 samples/s) than with 1 (100)"),
         (job("j", workers=(1, 4), seats=FOUR[:1], speeds={1: 100.0}, remaining_samples=150.0), [], "no-payback",
-         "would not pay back: one more worker would save about 0.7 s of what is left to do, and must save 2 times the"),
+         "would not pay back: one more worker would save about 0.7 s of the time left, and must save 2 times the"),
         (job("j", "q", workers=(1, 4), seats=FOUR[:2]), [], "quota", "tenant q uses 2 of its quota of 2 devices"),
         (job("j", workers=(1, 4), seats=FOUR[:1], elastic=False), [], "not-elastic", "keeps the size it started with"),
         (job("j", workers=(1, 8), seats=FOUR), [], "no-such-room", "no more than 4 workers of its kind fit"),
         (job("j", workers=(1, 4), seats=FOUR[1:]), [job("x", "b", seats=FOUR[:1])], "no-free-device", "no device is"),
-        (job("j", workers=(1, 2), seats=FOUR[1:2]), HELD, "held-for-others", "1 device idle, but kept for jobs that"),
+        (job("j", workers=(1, 2), seats=FOUR[1:2]), HELD, "held-for-others", "1 device idle, but reserved for jobs"),
     ],
 )  # fmt: skip
 def test_why_says_what_keeps_a_running_gang_from_growing(
@@ -193,12 +193,12 @@ def test_every_gang_that_could_be_larger_and_stays_is_told_why(before: ClusterSt
     for one in before.jobs:
         answer = round_.reasons.get(one.id)
         assert answer is not None
-        if one.seats and answer.decision is None and not one.settling:
+        if one.seats and answer.decision is None and not one.frozen:
             assert (answer.reason is None) == (len(one.seats) >= one.max_workers)
 
 
 def priority_suggested(*others: JobState) -> bool:
-    full = job("full", "b", (4, 4), seats=FOUR, settling=True)
+    full = job("full", "b", (4, 4), seats=FOUR, frozen=True)
     answer = explain(state([full, *others, job("j", workers=(2, 2), submitted_s=50.0)]), "j")
     assert answer is not None and isinstance(answer.decision, Hold)
     return any("higher priority" in hint for hint in answer.would_help)

@@ -12,8 +12,8 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.live_plan import live_plan
-from fairlead.scheduling.market_targets import FLOOR_S
-from fairlead.scheduling.scaling import pressed
+from fairlead.scheduling.market_targets import MIN_RUN_S
+from fairlead.scheduling.scaling import deadline_is_tight
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, TenantState
 
 from .clusters import apply, by_job, changes, clusters, few, job, nodes, state
@@ -59,7 +59,7 @@ def test_a_deadline_presses_while_a_gang_keeps_it_with_little_to_spare(
     finish_by_s: float | None, presses: bool
 ) -> None:
     """Four workers need 250 s."""
-    assert pressed(replace(late(()), finish_by_s=finish_by_s), 4, 1000.0) is presses
+    assert deadline_is_tight(replace(late(()), finish_by_s=finish_by_s), 4, 1000.0) is presses
 
 
 @few
@@ -72,7 +72,7 @@ def test_a_gang_that_grows_stops_only_siblings_that_have_run_for_their_time(befo
         if isinstance(change, Preempt) and taker is not None and taker.seats:
             victim = jobs[change.job]
             assert victim.tenant == taker.tenant and not victim.starts_over
-            assert now.now_s - victim.since_s >= FLOOR_S and len(taker.seats) < len(meant[taker.id])
+            assert now.now_s - victim.since_s >= MIN_RUN_S and len(taker.seats) < len(meant[taker.id])
 
 
 def two_types() -> list[Node]:

@@ -147,7 +147,7 @@ def test_live_whoever_waits_is_told_when_its_gang_will_have_come_up() -> None:
 
 def test_live_a_command_that_still_comes_up_has_done_nothing_yet() -> None:
     known = command("known", 9_000.0, seats=("n",), restart_cost_s=4.0)
-    comes_up = command("comes-up", seats=("n",), since_s=-1.0, settling=True)
+    comes_up = command("comes-up", seats=("n",), since_s=-1.0, frozen=True)
     found = forecast(cluster(2, known, comes_up, command("waits"), round_s=None), decide)
     assert found.finish_s["comes-up"] == pytest.approx(3.0 + 100.0)
 

@@ -14,14 +14,14 @@ from .test_market import after
 
 
 def placed(
-    speeds: dict[str, float], watts: dict[str, float], dials: MarketConfig | None = None, **facts: object
+    speeds: dict[str, float], watts: dict[str, float], config: MarketConfig | None = None, **facts: object
 ) -> str:  # fmt: skip
     """The type that one job gets, of one free node of each."""
     nodes = [Node(f"node-{kind}", {DEVICE: 1.0}, kind, watts=(0.1 * busy_w, busy_w)) for kind, busy_w in watts.items()]
     curve = SpeedCurve((1,), {kind: ((speed,), (speed,)) for kind, speed in speeds.items()})
     job = JobState("j", "t", 0.0, curve=curve, work_left=1e4, **facts)  # type: ignore[arg-type]
     state = ClusterState(0.0, nodes, [], [job], round_s=60.0, at_once=True)
-    return after(state, Market(dials or MarketConfig())(state))["j"][0].removeprefix("node-")
+    return after(state, Market(config or MarketConfig())(state))["j"][0].removeprefix("node-")
 
 
 @pytest.mark.parametrize(("first", "second"), [(300.0, 150.0), (150.0, 300.0)])

@@ -55,7 +55,7 @@ def test_gangs_are_whole_or_absent_and_within_their_bounds(before: ClusterState)
             case Hold():
                 assert not one.seats and not one.broken
             case None:
-                assert one.seats or one.settling
+                assert one.seats or one.frozen
 
 
 @several
@@ -81,10 +81,10 @@ def test_no_tenant_gets_more_than_its_quota(before: ClusterState) -> None:
 
 @several
 @given(clusters())
-def test_settling_jobs_are_left_alone_and_broken_ones_decided_at_once(before: ClusterState) -> None:
+def test_frozen_jobs_are_left_alone_and_broken_ones_decided_at_once(before: ClusterState) -> None:
     decided = by_job(decide(before))
     for one in before.jobs:
-        if one.settling:
+        if one.frozen:
             assert one.id not in decided
         elif one.broken:
             decision = decided[one.id]
@@ -99,7 +99,7 @@ def test_nothing_stays_on_a_draining_node(before: ClusterState) -> None:
     draining = {node.name for node in before.nodes if node.state is NodeState.DRAINING}
     decided = by_job(decide(before))
     for one in before.jobs:
-        if draining & set(one.seats) and not one.settling and not one.broken:
+        if draining & set(one.seats) and not one.frozen and not one.broken:
             decision = decided[one.id]
             if not isinstance(decision, Preempt):
                 assert isinstance(decision, Resize) and not draining & set(decision.seats)
@@ -111,7 +111,7 @@ def test_every_waiting_job_and_every_change_has_a_reason(before: ClusterState) -
     round_ = decide(before)
     decided = by_job(round_)
     for one in before.jobs:
-        if not one.seats and not one.settling:
+        if not one.seats and not one.frozen:
             assert one.id in decided
     for decision in round_.decisions:
         assert decision.reason.code and len(decision.reason.text) > 15

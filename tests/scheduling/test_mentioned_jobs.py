@@ -16,7 +16,7 @@ from fairlead.scheduling.state import ClusterState, Reason
 
 from .clusters import by_job, clusters, job, several, state
 
-SHRINKS = "gives 1 device to waiting job small-1 of tenant nlp, which has fewer than the 1 device it is entitled to"
+SHRINKS = "gives 1 device to waiting job small-1 of tenant nlp, whose tenant uses 0 of the 1 it is entitled to"
 ROOM = "room is being made by job a-1 of tenant vision, job b-1 of tenant nlp, job c-1 of tenant audio and others"
 
 
@@ -28,7 +28,7 @@ def test_who_may_see_a_job_reads_its_name(tenant: str | None) -> None:
 
 def test_who_may_not_see_a_job_reads_that_it_is_another_s() -> None:
     assert redact_text(SHRINKS, "vision") == (
-        "gives 1 device to a waiting job of another tenant, which has fewer than the 1 device it is entitled to"
+        "gives 1 device to a waiting job of another tenant, whose tenant uses 0 of the 1 it is entitled to"
     )
     assert (
         redact_text("moves: job x-1 of tenant nlp, 1.5 times as fast", "vision")

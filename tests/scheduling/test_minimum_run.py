@@ -39,10 +39,10 @@ def short(count: int = 24, tenant: str = "t", **facts: Any) -> list[JobState]:
     return [job(f"short{at:02d}", tenant, **{"work_left": 600.0, **facts}) for at in range(count)]
 
 
-def left(jobs: list[JobState], *tenants: TenantState, dials: MarketConfig | None = None) -> set[str]:
+def left(jobs: list[JobState], *tenants: TenantState, config: MarketConfig | None = None) -> set[str]:
     """Who sits in the end, of these jobs on four devices."""
     state = ClusterState(NOW_S, [Node("n", {DEVICE: 4.0}, "gpu")], tenants, jobs, round_s=60.0, at_once=True)
-    return set(after(state, Market(dials or MarketConfig())(state)))
+    return set(after(state, Market(config or MarketConfig())(state)))
 
 
 LONG = {f"long{at}" for at in range(4)}
@@ -56,7 +56,7 @@ def test_gangs_that_have_just_begun_are_not_stopped_for_shorter_ones() -> None:
 def test_after_a_few_times_its_restart_a_gang_gives_way_to_shorter_ones() -> None:
     assert left(running(149.0) + short()) == LONG
     assert left(running(151.0) + short()) == SHORT
-    assert left(running(1.0) + short(), dials=MarketConfig(min_run=0.0, floor_s=0.0)) == SHORT
+    assert left(running(1.0) + short(), config=MarketConfig(min_run=0.0, floor_s=0.0)) == SHORT
 
 
 def test_a_gang_of_which_a_change_costs_next_to_nothing_is_left_alone_for_half_a_minute() -> None:

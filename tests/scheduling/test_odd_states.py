@@ -84,7 +84,7 @@ def odd_jobs(draw: st.DrawFn, name: str, nodes: list[Node]) -> JobState:
         start_by_s=draw(st.sampled_from([None, 0.0, NOW_S, 1_030.0])),
         finish_by_s=draw(st.sampled_from([None, 0.0, NOW_S, 1_000.1, 5_000.0, 1e12])),
         seats=() if fate == "waits" else tuple(draw(st.lists(st.sampled_from(seats), max_size=3))),
-        settling=fate == "settles", broken=fate == "broken", elastic=draw(st.booleans()),
+        frozen=fate == "settles", broken=fate == "broken", elastic=draw(st.booleans()),
         curve=draw(st.sampled_from(CURVES)), work_left=draw(st.sampled_from([None, 0.0, 100.0, 1e15])),
         work_done=draw(st.sampled_from([0.0, 10.0])), remaining_samples=draw(st.sampled_from([None, 0.0, 1e6])),
         speeds=draw(st.sampled_from([{}, {1: 0.0}, {2: 10.0}])), person=draw(st.sampled_from(["", "ada", "eve"])),
@@ -147,4 +147,4 @@ def test_every_state_has_a_round_a_forecast_and_words_for_everybody(state: Clust
     reasons = live_round(state).reasons
     for job in state.jobs:
         reasons.get(job.id)
-        dry_run(state, replace(job, id="asked", seats=(), settling=False, broken=False))
+        dry_run(state, replace(job, id="asked", seats=(), frozen=False, broken=False))

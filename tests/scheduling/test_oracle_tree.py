@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.scheduling.market.gang_choice import Problem, choose
-from fairlead.scheduling.market.guarantees import held
+from fairlead.scheduling.market.guarantees import devices_held
 from fairlead.scheduling.market.menus import Floats, Ints
 from fairlead.scheduling.market.queue_rules import Rules
 from fairlead.scheduling.market.tree_rounding import TreeRounding
@@ -58,7 +58,7 @@ def holding(problem: Problem, floor: Ints) -> Problem:
     for job in np.nonzero(floor >= 0)[0].tolist():
         kind, size = problem.kind[job, floor[job]], problem.size[job, floor[job]]
         path = [queue for queue in rules.paths[problem.group[job]].tolist() if queue < len(rules.paths)]
-        if rules.sure[path, kind].any():
+        if rules.guaranteed[path, kind].any():
             utility[job, (problem.kind[job] != kind) | (problem.size[job] < size)] = 0.0
     return replace(problem, utility=utility)
 
@@ -77,7 +77,7 @@ def below(problem: Problem, queue: int, column: Ints) -> tuple[Ints, Problem, fl
     jobs = np.nonzero((rules.paths[problem.group] == queue).any(axis=1))[0]
     others = column.copy()
     others[jobs] = -1
-    taken, part = held(problem, others), problem.part(jobs, column)
+    taken, part = devices_held(problem, others), problem.part(jobs, column)
     limits = replace(rules, most=rules.most - taken, charge=rules.charge[jobs])
     part = replace(part, group=problem.group[jobs], ceiling=problem.ceiling - taken.sum(axis=1), rules=limits)
     got = jobs[column[jobs] >= 0]
@@ -101,7 +101,7 @@ def test_each_queue_makes_98_percent_of_the_most_of_what_it_has_given_what_those
 
 def room(problem: Problem, column: Ints) -> tuple[Floats, Floats]:
     """What is left by queue, and by queue and type, of all limits on its path and of what there is."""
-    rules, taken = rules_of(problem), held(problem, column)
+    rules, taken = rules_of(problem), devices_held(problem, column)
     queues = len(rules.paths)
     whole = np.append(problem.ceiling - taken.sum(axis=1), np.inf)
     typed = np.vstack((rules.most - taken, np.full(len(problem.capacity), np.inf)))
@@ -135,10 +135,10 @@ def test_a_choice_in_a_tree_keeps_within_all_limits_and_nobody_waits_for_whom_a_
 def test_no_gang_waits_while_all_of_it_is_guaranteed_and_lent_to_others(seed: int) -> None:
     problem = tree_of(np.random.default_rng(seed), limits=False, guarantees=True, jobs=20)
     deepest = ~np.isin(np.arange(len(problem.budget)), rules_of(problem).above)
-    rules = replace(rules_of(problem), sure=rules_of(problem).sure * deepest[:, None])
+    rules = replace(rules_of(problem), guaranteed=rules_of(problem).guaranteed * deepest[:, None])
     problem = replace(problem, rules=rules)
     column = choose(problem, TreeRounding).column
-    left = np.vstack((rules.sure - held(problem, column), np.zeros(len(problem.capacity))))
+    left = np.vstack((rules.guaranteed - devices_held(problem, column), np.zeros(len(problem.capacity))))
     for job in np.nonzero(column < 0)[0].tolist():
-        sure = left[rules.paths[problem.group[job]]].max(axis=0)
-        assert not ((problem.utility[job] > 0) & (problem.size[job] <= sure[problem.kind[job]])).any()
+        guaranteed = left[rules.paths[problem.group[job]]].max(axis=0)
+        assert not ((problem.utility[job] > 0) & (problem.size[job] <= guaranteed[problem.kind[job]])).any()

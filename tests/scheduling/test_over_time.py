@@ -55,8 +55,8 @@ def test_a_tenant_with_enough_demand_reaches_its_entitlement(
 @given(clusters(healthy=True, max_jobs=10))
 def test_every_job_that_can_run_starts_once_running_jobs_end(before: ClusterState) -> None:
     now = replace(before, tenants=[replace(t, quota=None) for t in before.tenants])
-    board = SeatingPlan(now.nodes, ())
-    feasible = {one.id for one in now.jobs if board.most(Shape.of(one)) >= one.min_workers}
+    seating = SeatingPlan(now.nodes, ())
+    feasible = {one.id for one in now.jobs if seating.most(Shape.of(one)) >= one.min_workers}
     started = {one.id for one in now.jobs if one.seats}
     for _ in range(120):
         round_ = decide(now)

@@ -50,9 +50,12 @@ def test_a_waiting_job_is_told_that_its_tenant_had_too_much_or_is_owed() -> None
     now = state([*running, *waiting], nodes=nodes(8), now_s=1_000.0, memory=owed(2, 1_000.0))
     young = replace(now, jobs=[replace(one, since_s=990.0) for one in now.jobs])
     told = by_job(live_round(young))["x"].reason.text
-    assert "uses 4 of the 4 it is entitled to (less 2 it had too much before)" in told
+    assert "uses 4 of the 4 it is entitled to (minus 2, as it had too much before)" in told
     victim = next(one for one in live_round(now).decisions if getattr(one.reason.facts.get("to"), "tenant", "") == "b")
-    assert "tenant b, which has fewer than the 4 it is entitled to and 2 it is owed" in victim.reason.text
+    assert (
+        "tenant b, whose tenant uses 4 of the 4 it is entitled to (plus 2, as it had too little before)"
+        in victim.reason.text
+    )
 
 
 @pytest.mark.parametrize("workers", [(1, 1), (2, 2), (1, 4)])
@@ -82,8 +85,8 @@ def test_slow_devices_count_for_what_they_are_worth() -> None:
     curve = SpeedCurve((1,), {"k80": ((1.0,), (1.0,)), "v100": ((10.0,), (10.0,))})
     slow = [replace(one, curve=curve, seats=(f"k80-{at}",)) for at, one in enumerate(many("a", 4))]
     fast = [replace(one, curve=curve, seats=(f"v100-{at}",)) for at, one in enumerate(many("b", 4))]
-    settling = [replace(one, settling=True) for one in [*slow, *fast]]  # so that they stay where they are
-    now = state(settling, nodes=[*there("k80", 4), *there("v100", 4)])
+    frozen = [replace(one, frozen=True) for one in [*slow, *fast]]  # so that they stay where they are
+    now = state(frozen, nodes=[*there("k80", 4), *there("v100", 4)])
     accounts = live_round(now).memory["accounts"]
     assert (accounts["a"].used, accounts["b"].used) == (4.0, 4.0)
     assert accounts["a"].useful == pytest.approx(0.4) and accounts["b"].useful == pytest.approx(4.0)
@@ -112,4 +115,4 @@ def test_below_the_threshold_that_was_settled_debts_are_repaid_sooner_live_too()
 
 def test_what_is_owed_fades_as_fast_as_was_settled() -> None:
     now = state(many("a", 1), nodes=nodes(8), now_s=100.0 + HOUR_S, memory=owed(4), sharing=Sharing(forget_s=HOUR_S))
-    assert Situation.of(now).parts.accounts["b"].owed == pytest.approx(2 * MarketConfig().repay_s)
+    assert Situation.of(now).shares.accounts["b"].owed == pytest.approx(2 * MarketConfig().repay_s)

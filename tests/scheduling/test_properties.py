@@ -15,8 +15,8 @@ from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Market, MarketConfig
 from fairlead.scheduling.market.estimates import History
 from fairlead.scheduling.market.offers import Ints, Pool
-from fairlead.scheduling.market.policy import Outcome, sale
-from fairlead.scheduling.market.tenants import shares
+from fairlead.scheduling.market.policy import Outcome, run_market
+from fairlead.scheduling.market.tenants import compute_shares
 from fairlead.scheduling.state import ClusterState, JobState, Resize, Round, Start, TenantState
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_EXAMPLES", "0"))
@@ -95,12 +95,12 @@ def test_the_order_of_jobs_nodes_and_tenants_does_not_matter(seed: int) -> None:
     assert after(state, Market()(state)) == after(shuffled, Market()(shuffled))
 
 
-def sold(state: ClusterState) -> tuple[Outcome, Pool]:
+def outcome(state: ClusterState) -> tuple[Outcome, Pool]:
     jobs = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
-    pool, dials = Pool.of(state.nodes), MarketConfig()
+    pool, config = Pool.of(state.nodes), MarketConfig()
     history = History.of(state.memory).updated(jobs)
-    parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, dials)
-    return sale(state, jobs, pool, history, parts, dials), pool
+    shares = compute_shares(state.tenants, jobs, pool, state.now_s, state.memory, config)
+    return run_market(state, jobs, pool, history, shares, config), pool
 
 
 def same_gangs(one: Outcome, its_pool: Pool, other: Outcome, pool: Pool) -> Ints:
@@ -123,8 +123,8 @@ def test_a_further_device_lowers_useful_work_by_no_more_than_two_percent(seed: i
     rng = np.random.default_rng(seed)
     state = replace(cluster_of(rng, tenants=1), tenants=[TenantState("t0")])
     new = Node("new", {DEVICE: 1.0}, state.nodes[int(rng.integers(len(state.nodes)))].device_type)
-    before, pool = sold(state)
-    more, larger_pool = sold(replace(state, nodes=[*state.nodes, new]))
+    before, pool = outcome(state)
+    more, larger_pool = outcome(replace(state, nodes=[*state.nodes, new]))
     kept = more.problem.worth(same_gangs(before, pool, more, larger_pool))
     assert more.chosen.utility >= 0.98 * kept - 1e-9
 

@@ -39,7 +39,7 @@ def whole(forest: tuple[list[TenantState], dict[str, float]], capacity: float) -
     return tree, divide_capacity(tree, Demand({tree.own(name): amount for name, amount in demand.items()}), capacity)
 
 
-def lids(tree: Tree, demand: dict[str, float]) -> dict[str, float]:
+def caps(tree: Tree, demand: dict[str, float]) -> dict[str, float]:
     """As much as each queue could use at all."""
     found = dict.fromkeys(tree.queues, 0.0)
     for name, amount in demand.items():
@@ -56,7 +56,7 @@ def lids(tree: Tree, demand: dict[str, float]) -> dict[str, float]:
 @given(forests(), st.integers(0, 40))
 def test_nothing_is_idle_while_it_is_wanted_and_nobody_has_more_than_it_may_use(forest: tuple, capacity: int) -> None:  # type: ignore[type-arg]
     tree, given_ = whole(forest, capacity)
-    most = lids(tree, forest[1])
+    most = caps(tree, forest[1])
     assert all(-1e-9 <= given_[name] <= most[name] + 1e-6 for name in tree.queues)
     assert sum(given_[name] for name in tree.below[None]) == pytest.approx(
         min(capacity, sum(most[name] for name in tree.below[None])), abs=1e-6
@@ -72,7 +72,7 @@ def test_nothing_is_idle_while_it_is_wanted_and_nobody_has_more_than_it_may_use(
 @given(forests(), st.integers(0, 40))
 def test_siblings_who_want_more_have_as_much_for_their_weight_as_any(forest: tuple, capacity: int) -> None:  # type: ignore[type-arg]
     tree, given_ = whole(([replace(one, guarantee={}) for one in forest[0]], forest[1]), capacity)
-    most = lids(tree, forest[1])
+    most = caps(tree, forest[1])
     for siblings in tree.below.values():
         per_weight = {name: given_[name] / tree.queues[name].weight for name in siblings}
         best = max(per_weight.values())
@@ -83,7 +83,7 @@ def test_siblings_who_want_more_have_as_much_for_their_weight_as_any(forest: tup
 @given(forests(), st.integers(0, 40))
 def test_a_guarantee_is_kept_when_it_is_wanted_and_there(forest: tuple, capacity: int) -> None:  # type: ignore[type-arg]
     tree, given_ = whole(forest, capacity)
-    most = lids(tree, forest[1])
+    most = caps(tree, forest[1])
     top = tree.below[None]
     if any(one.parent for one in forest[0]) or sum(sum(tree.queues[n].guarantee.values()) for n in top) > capacity:
         return  # what is promised to those below a queue, or beyond what is there, is held together by the API

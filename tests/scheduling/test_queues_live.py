@@ -52,7 +52,7 @@ def test_an_elastic_gang_shrinks_for_a_guarantee_and_goes_on() -> None:
 def test_even_the_last_gang_of_a_borrower_gives_way_to_a_guarantee() -> None:
     state = lent_to(job("wide", "rich", (4, 4)))
     (given_up,) = [one for one in decide(state).decisions if isinstance(one, Preempt)]
-    assert "tenant sure, to which devices of type v100 are guaranteed" in given_up.reason.text
+    assert "tenant sure, whose tenant is guaranteed devices of type v100" in given_up.reason.text
     assert held(later(state, 5))["sure"] == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market.blocked_jobs import barred
+from fairlead.scheduling.market.blocked_jobs import blocked_reasons
 from fairlead.scheduling.market.offers import Pool, offers
 from fairlead.scheduling.phrases import duration_text
 from fairlead.scheduling.queues import Tree
@@ -59,9 +59,9 @@ def test_who_is_held_back_by_a_budget_that_is_used_up_is_told_so() -> None:
 def test_who_waits_for_what_is_kept_for_another_gang_is_told_for_whom() -> None:
     nodes = [Node("n0", {DEVICE: 4.0}, "g")]
     jobs, pool, tree = [pair("j")], Pool.of(nodes), Tree.of([TenantState("a")])
-    told = barred(jobs, {}, offers(jobs, pool), pool, tree, [Reservation("wide", 500.0, ("n0",))])
-    assert told[0].code == "held-for-others" and "kept for job wide" in told[0].text
-    assert barred(jobs, {}, offers(jobs, pool), pool, tree) == {}
+    told = blocked_reasons(jobs, {}, offers(jobs, pool), pool, tree, [Reservation("wide", 500.0, ("n0",))])
+    assert told[0].code == "held-for-others" and "reserved for job wide" in told[0].text
+    assert blocked_reasons(jobs, {}, offers(jobs, pool), pool, tree) == {}
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])

@@ -32,6 +32,6 @@ def test_where_nothing_better_is_free_it_stays() -> None:
 
 
 def test_a_gang_between_two_generations_and_a_command_are_left_alone() -> None:
-    for changes in ({"settling": True}, {"starts_over": True}):
+    for changes in ({"frozen": True}, {"starts_over": True}):
         one = job("j", workers=(2, 2), seats=("node-0", "node-1"), slow=("node-1",), **changes)
         assert "j" not in by_job(decide(state([one])))

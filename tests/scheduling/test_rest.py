@@ -14,7 +14,7 @@ from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling import decide
 from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.market import MarketConfig
-from fairlead.scheduling.market_targets import FLOOR_S
+from fairlead.scheduling.market_targets import MIN_RUN_S
 from fairlead.scheduling.state import ClusterState, Decision, Preempt, Start, TenantState
 
 from .clusters import SlowBackend, apply, changes, clusters, few, job, nodes, rarely, state, tenants
@@ -78,14 +78,14 @@ def promised_until_1030() -> ClusterState:
 @given(clusters(), st.sampled_from([0.5, 10.0]))
 @example(promised_until_1030(), 0.5)
 def test_rounds_come_to_rest_when_only_the_clock_changes(before: ClusterState, step_s: float) -> None:
-    changes_until_rest(replace(before, jobs=[replace(one, settling=False, **DEAR) for one in before.jobs]), step_s)
+    changes_until_rest(replace(before, jobs=[replace(one, frozen=False, **DEAR) for one in before.jobs]), step_s)
 
 
 @rarely
 @given(clusters(max_jobs=10), st.integers(1, 4))
 def test_a_slow_backend_is_never_asked_too_much_and_comes_to_rest(before: ClusterState, takes: int) -> None:
     alive = [node for node in before.nodes if node.state is not NodeState.LOST]
-    jobs = [replace(one, settling=False, broken=False, **DEAR) for one in before.jobs]
+    jobs = [replace(one, frozen=False, broken=False, **DEAR) for one in before.jobs]
     backend = SlowBackend(replace(before, nodes=alive, jobs=jobs), takes, STEADY)
     until_rest(backend.round, 0.5)
     assert not backend.pending
@@ -145,7 +145,7 @@ def test_a_gang_runs_for_its_time_before_a_sibling_of_its_priority_has_its_turn(
             if not isinstance(change, Preempt) or "it has waited longest" in change.reason.text:
                 continue  # whose turn has come does not wait for them
             if change.reason.facts["to"].tenant == jobs[change.job].tenant:
-                assert now.now_s - jobs[change.job].since_s >= FLOOR_S
+                assert now.now_s - jobs[change.job].since_s >= MIN_RUN_S
         now = apply(now, round_, wait_s=20.0)
 
 
@@ -183,7 +183,7 @@ def one_waits_beside_two_rigid_gangs() -> ClusterState:
 @example(one_waits_beside_two_rigid_gangs())
 def test_at_one_moment_rounds_come_to_rest(before: ClusterState) -> None:
     """What was freed is given away, and then nothing changes: the same state gives no decisions twice."""
-    now = replace(before, jobs=[replace(one, settling=False) for one in before.jobs])
+    now = replace(before, jobs=[replace(one, frozen=False) for one in before.jobs])
     for _ in range(2 * len(now.jobs) + 4):
         round_ = decide(now)
         if not changes(round_):

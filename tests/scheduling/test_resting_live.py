@@ -32,7 +32,7 @@ def test_nodes_that_nobody_needs_sleep_after_their_time_and_wake_for_a_gang() ->
     later = replace(now, now_s=161.0, memory=first.memory)
     rest = live_round(later)
     assert [(type(one), one.node) for one in rest.nodes] == [(Sleep, "node-1"), (Sleep, "node-2")]
-    assert "nobody has needed it for 1 minutes" in rest.nodes[0].reason.text
+    assert "idle for 1 minutes" in rest.nodes[0].reason.text
     asleep = [replace(node, asleep=node.name != "node-0") for node in later.nodes]
     more = replace(later, nodes=asleep, jobs=[*later.jobs, job("b"), job("c")], memory=rest.memory)
     made = live_round(more)

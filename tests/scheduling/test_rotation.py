@@ -15,8 +15,8 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Market, MarketConfig
 from fairlead.scheduling.market.offers import Offers, Pool
-from fairlead.scheduling.market.rotation import rotated
-from fairlead.scheduling.market.tenants import Account, Shares, filled, paced, shares
+from fairlead.scheduling.market.rotation import rotate_budgets
+from fairlead.scheduling.market.tenants import Account, Shares, compute_shares, fill_buckets, turn_length_s
 from fairlead.scheduling.queues import Tree
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, Start, TenantState
 
@@ -157,22 +157,22 @@ def test_a_command_that_says_how_long_it_takes_runs_to_its_end() -> None:
 def test_a_turn_is_as_long_as_changes_are_dear() -> None:
     def turn_s(*costs_s: float, waiting_s: float = 1.0) -> float:
         jobs = [job(f"j{at}", "a", seats=("n",), restart_cost_s=cost_s) for at, cost_s in enumerate(costs_s)]
-        return paced([*jobs, job("waits", "a", restart_cost_s=waiting_s)], MarketConfig())
+        return turn_length_s([*jobs, job("waits", "a", restart_cost_s=waiting_s)], MarketConfig())
 
     assert turn_s(30.0) == turn_s(500.0) == MarketConfig().turn_s
     assert turn_s(0.01) == turn_s(2.0) == turn_s(0.01, 1.0, 30.0) == TURN_S
     assert TURN_S < turn_s(3.0) < turn_s(29.9) < MarketConfig().turn_s
     assert turn_s(waiting_s=30.0) == MarketConfig().turn_s
-    assert paced([], MarketConfig()) == MarketConfig().turn_s
+    assert turn_length_s([], MarketConfig()) == MarketConfig().turn_s
 
 
 def test_a_bucket_fills_at_what_was_due_and_empties_by_what_was_used() -> None:
     tree = Tree.of([TenantState("a"), TenantState("b")], {})
     before = {"a": Account(entitled=2.0, used=3.0), "b": Account(entitled=2.0, used=1.0, bucket=5.0)}
-    lids, floors = {"a": 60.0, "b": 60.0}, {"a": -60.0, "b": -60.0}
+    caps, floors = {"a": 60.0, "b": 60.0}, {"a": -60.0, "b": -60.0}
 
     def buckets(seconds: float) -> list[float]:
-        found = filled(before, {"accounts": before, "at_s": 0.0}, tree, floors, lids, seconds)
+        found = fill_buckets(before, {"accounts": before, "at_s": 0.0}, tree, floors, caps, seconds)
         return [found[name].bucket for name in "ab"]
 
     assert buckets(10.0) == [-10.0, 15.0]
@@ -182,15 +182,17 @@ def test_a_bucket_fills_at_what_was_due_and_empties_by_what_was_used() -> None:
 def test_what_nobody_used_is_saved_up_by_nobody() -> None:
     tree = Tree.of([TenantState("a"), TenantState("b")], {})
     before = {"a": Account(entitled=2.0, used=1.0), "b": Account(entitled=2.0, used=1.0)}
-    found = filled(before, {"accounts": before, "at_s": 0.0}, tree, {"a": -9.0, "b": -9.0}, {"a": 9.0, "b": 9.0}, 100.0)
+    found = fill_buckets(
+        before, {"accounts": before, "at_s": 0.0}, tree, {"a": -9.0, "b": -9.0}, {"a": 9.0, "b": 9.0}, 100.0
+    )
     assert found["a"].bucket == found["b"].bucket == 0.0
 
 
 def test_a_debt_below_the_floor_is_neither_forgiven_nor_made_larger() -> None:
     tree = Tree.of([TenantState("a"), TenantState("b")], {})
     before = {"a": Account(entitled=1.0, used=2.0, bucket=-500.0), "b": Account(entitled=2.0, used=1.0)}
-    floors, lids = {"a": -60.0, "b": -60.0}, {"a": 60.0, "b": 60.0}
-    found = filled(before, {"accounts": before, "at_s": 0.0}, tree, floors, lids, 10.0)
+    floors, caps = {"a": -60.0, "b": -60.0}, {"a": 60.0, "b": 60.0}
+    found = fill_buckets(before, {"accounts": before, "at_s": 0.0}, tree, floors, caps, 10.0)
     assert found["a"].bucket == -500.0
 
 
@@ -198,12 +200,12 @@ def parts_of(rng: np.random.Generator, tenants: int, devices: float) -> Shares:
     """Shares of some tenants who have anything, and have saved up or overdrawn up to four devices for a turn."""
     named = [TenantState(f"t{at}") for at in range(tenants)]
     nodes = [Node("n", {DEVICE: devices})]
-    parts = shares(named, [job("j", "t0")], Pool.of(nodes), 0.0, {}, MarketConfig())
+    shares = compute_shares(named, [job("j", "t0")], Pool.of(nodes), 0.0, {}, MarketConfig())
     claim = rng.dirichlet(np.ones(tenants)) * devices
-    accounts = {name: Account(bucket=float(rng.uniform(-240, 240))) for name in parts.names}
-    entitled = dict(zip(parts.names, claim.tolist(), strict=True))
+    accounts = {name: Account(bucket=float(rng.uniform(-240, 240))) for name in shares.names}
+    entitled = dict(zip(shares.names, claim.tolist(), strict=True))
     has = rng.integers(0, 12, tenants).astype(np.float64)
-    return replace(parts, claim=claim, entitled=entitled, has=has, accounts=accounts)
+    return replace(shares, claim=claim, entitled=entitled, has=has, accounts=accounts)
 
 
 @settings(max_examples=200, deadline=None)
@@ -214,20 +216,20 @@ def test_budgets_are_whole_devices_that_can_all_be_had_at_once_and_pressed_jobs_
     rng = np.random.default_rng(seed)
     problem = problem_of(rng, tenants)
     devices = float(problem.capacity.sum())
-    parts = parts_of(rng, tenants, devices)
-    may = np.maximum(0.0, parts.claim + parts.behind(MarketConfig()))
+    shares = parts_of(rng, tenants, devices)
+    may = np.maximum(0.0, shares.claim + shares.behind(MarketConfig()))
     nobody = np.full(problem.jobs, -1, dtype=np.int64)
     offers = Offers(problem.kind, problem.size, problem.utility, nobody)
     wanted = replace(problem, budget=may)
-    found = rotated(wanted, parts, devices, offers)
+    found = rotate_budgets(wanted, shares, devices, offers)
     assert found.budget.sum() <= devices + 1e-6
     assert (found.budget == np.floor(found.budget)).all()
     assert (found.budget <= problem.ceiling + 1e-6).all()
     pressed = rng.permutation(problem.jobs)[:3].tolist()
-    obliged = rotated(wanted, parts, devices, offers, pressed)
-    must = np.nonzero(obliged.first >= 0)[0]
+    obliged = rotate_budgets(wanted, shares, devices, offers, pressed)
+    must = np.nonzero(obliged.mandatory >= 0)[0]
     assert set(must.tolist()) <= set(pressed)
-    used = np.bincount(problem.group[must], problem.size[must, obliged.first[must]], tenants)
+    used = np.bincount(problem.group[must], problem.size[must, obliged.mandatory[must]], tenants)
     assert (used <= obliged.budget + 1e-6).all(), "within the budget of its own tenant"
 
 

@@ -13,13 +13,13 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.market.capacity_arrays import NodeCapacity, fitting
 from fairlead.scheduling.market.defrag import MOST_MOVES
 from fairlead.scheduling.market.occupancy import SeatRequest
-from fairlead.scheduling.market.seating import SeatedGangs, arranged
+from fairlead.scheduling.market.seating import SeatedGangs, arrange_gangs
 from tests.scheduling.clusters import several
 
 Seats = dict[str, tuple[str, ...]]
 
 
-def ground(zones: int = 2, racks: int = 2, nodes: int = 2, devices: int = 4, **fields: object) -> NodeCapacity:
+def capacity(zones: int = 2, racks: int = 2, nodes: int = 2, devices: int = 4, **fields: object) -> NodeCapacity:
     """Zones of racks of nodes, all alike."""
     return NodeCapacity.of([
         Node(f"z{z}r{r}n{n}", {DEVICE: float(devices), "cpu": 2.0 * devices}, "gpu",
@@ -35,9 +35,9 @@ CLOSE = (1.0, 0.8, 0.6, 0.4)
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[NodeCapacity, list[SeatRequest], Seats]:
     """A cluster, gangs that want seats, and where some of them sit already."""
-    place = ground(draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 4)))
+    place = capacity(draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 4)))
     free, spare = place.devices.copy(), {name: amount.copy() for name, amount in place.amounts.items()}
-    wishes, now = [], {}
+    requests, now = [], {}
     for at in range(draw(st.integers(0, 10))):
         wish = SeatRequest(
             f"j{at}", draw(st.sampled_from([1, 1, 2, 3, 4, 8])),
@@ -48,7 +48,7 @@ def scenes(draw: st.DrawFn) -> tuple[NodeCapacity, list[SeatRequest], Seats]:
             costs_s=draw(st.sampled_from([0.0, 30.0, 1e9])), takes_s=draw(st.sampled_from([10.0, 1e4, inf])),
             ends_s=draw(st.sampled_from([10.0, 1e4])),
         )  # fmt: skip
-        wishes.append(wish)
+        requests.append(wish)
         fit = fitting(wish.need, free, spare) * place.allowed(wish.only)
         if draw(st.booleans()) and int(fit.sum()) >= wish.size:
             seats: list[str] = []
@@ -59,12 +59,12 @@ def scenes(draw: st.DrawFn) -> tuple[NodeCapacity, list[SeatRequest], Seats]:
                 for name, much in wish.need:
                     spare[name][node] -= take * much
             now[wish.job] = tuple(seats)
-    return place, wishes, now
+    return place, requests, now
 
 
-def used(wishes: list[SeatRequest], found: SeatedGangs) -> dict[str, Counter[str]]:
+def used(requests: list[SeatRequest], found: SeatedGangs) -> dict[str, Counter[str]]:
     taken: dict[str, Counter[str]] = {}
-    for wish in wishes:
+    for wish in requests:
         for name in found.seats.get(wish.job, ()):
             on = taken.setdefault(name, Counter())
             on[DEVICE] += 1
@@ -76,8 +76,8 @@ def used(wishes: list[SeatRequest], found: SeatedGangs) -> dict[str, Counter[str
 @several
 @given(scenes())
 def test_no_node_gives_more_than_it_has_of_anything(scene: tuple[NodeCapacity, list[SeatRequest], Seats]) -> None:
-    place, wishes, now = scene
-    for name, amounts in used(wishes, arranged(place, wishes, now)).items():
+    place, requests, now = scene
+    for name, amounts in used(requests, arrange_gangs(place, requests, now)).items():
         capacity = place.nodes[place.at[name]].capacity
         assert all(much <= capacity.get(resource, 0.0) + 1e-6 for resource, much in amounts.items())
 
@@ -85,9 +85,9 @@ def test_no_node_gives_more_than_it_has_of_anything(scene: tuple[NodeCapacity, l
 @several
 @given(scenes())
 def test_gangs_are_whole_and_run_only_where_they_may(scene: tuple[NodeCapacity, list[SeatRequest], Seats]) -> None:
-    place, wishes, now = scene
-    found = arranged(place, wishes, now)
-    for wish in wishes:
+    place, requests, now = scene
+    found = arrange_gangs(place, requests, now)
+    for wish in requests:
         seats = found.seats.get(wish.job, ())
         assert len(seats) == (0 if wish.job in found.unseated else wish.size)
         nodes = [place.nodes[place.at[name]] for name in seats]
@@ -99,21 +99,21 @@ def test_gangs_are_whole_and_run_only_where_they_may(scene: tuple[NodeCapacity, 
 def test_who_runs_and_has_all_the_room_it_needs_is_not_moved_without_need(
     scene: tuple[NodeCapacity, list[SeatRequest], Seats],
 ) -> None:
-    place, wishes, now = scene
-    running = [wish for wish in wishes if wish.job in now]
-    found = arranged(place, running, now)
+    place, requests, now = scene
+    running = [wish for wish in requests if wish.job in now]
+    found = arrange_gangs(place, running, now)
     assert {job: sorted(seats) for job, seats in found.seats.items()} == {job: sorted(now[job]) for job in now}
-    moved = [wish for wish in running if wish.job in arranged(place, wishes, now).unseated]
+    moved = [wish for wish in running if wish.job in arrange_gangs(place, requests, now).unseated]
     assert not moved
 
 
 @several
 @given(scenes(), st.randoms(use_true_random=False))
 def test_the_order_of_wishes_does_not_matter(scene: tuple[NodeCapacity, list[SeatRequest], Seats], rng: object) -> None:
-    place, wishes, now = scene
-    shuffled = list(wishes)
+    place, requests, now = scene
+    shuffled = list(requests)
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = arranged(place, wishes, now), arranged(place, shuffled, now)
+    one, other = arrange_gangs(place, requests, now), arrange_gangs(place, shuffled, now)
     assert (one.seats, set(one.unseated)) == (other.seats, set(other.unseated))
 
 
@@ -122,14 +122,14 @@ def test_the_order_of_wishes_does_not_matter(scene: tuple[NodeCapacity, list[Sea
 def test_a_close_gang_sits_in_one_rack_when_one_is_free(
     scene: tuple[NodeCapacity, list[SeatRequest], Seats], size: int
 ) -> None:
-    place, wishes, now = scene
+    place, requests, now = scene
     close = SeatRequest("close", size, paces=CLOSE)
-    floor = arranged(place, [wish for wish in wishes if wish.job in now], now)
+    floor = arrange_gangs(place, [wish for wish in requests if wish.job in now], now)
     full = Counter(name for seats in floor.seats.values() for name in seats)
     racks: dict[tuple[str, ...], int] = {}
     for node in place.nodes:
         racks[node.path] = racks.get(node.path, 0) + (0 if full[node.name] else node.devices)
-    found = arranged(place, [*(wish for wish in wishes if wish.job in now), close], now)
+    found = arrange_gangs(place, [*(wish for wish in requests if wish.job in now), close], now)
     if max(racks.values()) >= size:
         assert len({place.nodes[place.at[name]].path for name in found.seats["close"]}) == 1
 
@@ -137,78 +137,78 @@ def test_a_close_gang_sits_in_one_rack_when_one_is_free(
 @several
 @given(st.lists(st.sampled_from(["z0r0n0", "z0r0n1", "z0r1n0", "z0r1n1"]), max_size=8), st.integers(5, 8))
 def test_a_close_gang_gets_a_rack_when_one_can_be_cleared(sitting: list[str], size: int) -> None:
-    place = ground(zones=1)
+    place = capacity(zones=1)
     now = {f"j{at}": (name,) for at, name in enumerate(sitting) if sitting[:at].count(name) < 4}
     small = [SeatRequest(job, 1, costs_s=1.0) for job in now]
-    found = arranged(place, [*small, SeatRequest("close", size, paces=CLOSE)], now)
+    found = arrange_gangs(place, [*small, SeatRequest("close", size, paces=CLOSE)], now)
     assert not found.unseated
     assert len({name[:4] for name in found.seats["close"]}) == 1
 
 
 def test_no_more_than_a_few_running_gangs_move_in_one_round() -> None:
-    place = ground(zones=1, racks=8, nodes=1)
+    place = capacity(zones=1, racks=8, nodes=1)
     small = [SeatRequest(f"s{at}", 1, costs_s=1.0) for at in range(16)]
     now = {wish.job: (f"z0r{at % 8}n0",) for at, wish in enumerate(small)}
     close = [SeatRequest(f"c{at}", 4, paces=CLOSE) for at in range(4)]
-    found = arranged(place, [*small, *close], now)
+    found = arrange_gangs(place, [*small, *close], now)
     moved = [job for job in now if found.seats[job] != now[job]]
     assert 0 < len(moved) <= MOST_MOVES
     assert all(len(found.seats[wish.job]) == 4 for wish in close)
 
 
 def test_a_gang_that_cares_sits_as_close_as_it_can_and_one_that_does_not_takes_remainders() -> None:
-    place = ground()
+    place = capacity()
     busy = [SeatRequest(f"b{at}", 3) for at in range(4)]
     now = {"b0": ("z0r0n0",) * 3, "b1": ("z0r0n1",) * 3, "b2": ("z0r1n0",) * 3, "b3": ("z1r0n0",) * 3}
-    found = arranged(
+    found = arrange_gangs(
         place, [*busy, SeatRequest("cares", 8, paces=CLOSE), SeatRequest("easy", 4, paces=(1.0,))], now
     ).seats
     assert set(found["cares"]) == {"z1r1n0", "z1r1n1"}
     assert set(found["easy"]) in ({"z0r1n1"}, {"z1r0n1"})
-    spread = arranged(place, [*busy, SeatRequest("easy", 5, paces=(1.0,))], now).seats["easy"]
+    spread = arrange_gangs(place, [*busy, SeatRequest("easy", 5, paces=(1.0,))], now).seats["easy"]
     assert set(spread) >= {"z0r0n0", "z0r0n1", "z0r1n0", "z1r0n0"}
 
 
 def test_gangs_that_cost_little_to_move_make_room_for_one_that_needs_a_rack() -> None:
-    place = ground(zones=1)
+    place = capacity(zones=1)
     small = [SeatRequest("cheap", 1, costs_s=30.0), SeatRequest("dear", 1, costs_s=1e9)]
     now = {"cheap": ("z0r0n0",), "dear": ("z0r1n0",)}
-    found = arranged(place, [*small, SeatRequest("close", 8, paces=CLOSE)], now).seats
+    found = arrange_gangs(place, [*small, SeatRequest("close", 8, paces=CLOSE)], now).seats
     assert set(found["close"]) == {"z0r0n0", "z0r0n1"}
     assert found["dear"] == now["dear"]
     assert place.nodes[place.at[found["cheap"][0]]].path == ("z0", "z0r1")
 
 
 def test_nobody_is_moved_for_less_than_the_move_costs() -> None:
-    place = ground(zones=1)
+    place = capacity(zones=1)
     dear = [SeatRequest("a", 1, costs_s=1e6), SeatRequest("b", 1, costs_s=1e6)]
     now = {"a": ("z0r0n0",), "b": ("z0r1n0",)}
-    found = arranged(place, [*dear, SeatRequest("close", 8, paces=CLOSE)], now).seats
+    found = arrange_gangs(place, [*dear, SeatRequest("close", 8, paces=CLOSE)], now).seats
     assert {job: found[job] for job in now} == now
     assert len(found["close"]) == 8
 
 
 def test_who_may_run_in_one_zone_only_gets_it_although_others_sit_there() -> None:
-    place = ground(zones=2, racks=1, nodes=1)
+    place = capacity(zones=2, racks=1, nodes=1)
     others = [SeatRequest(f"o{at}", 1, costs_s=30.0) for at in range(4)]
     now = {wish.job: ("z0r0n0",) for wish in others}
     bound = SeatRequest("bound", 4, only=frozenset({"z0"}))
-    found = arranged(place, [*others, bound], now)
+    found = arrange_gangs(place, [*others, bound], now)
     assert found.seats["bound"] == ("z0r0n0",) * 4
     assert not found.unseated
 
 
 def test_a_gang_prefers_the_rack_that_holds_its_data_but_goes_elsewhere_when_that_is_full() -> None:
-    place = ground()
+    place = capacity()
     wish = SeatRequest("w", 4, paces=CLOSE, near=frozenset({"z1r1"}))
-    assert arranged(place, [wish], {}).seats["w"][0].startswith("z1r1")
+    assert arrange_gangs(place, [wish], {}).seats["w"][0].startswith("z1r1")
     full = [SeatRequest(f"f{at}", 4, costs_s=1e9) for at in range(2)]
     now = {"f0": ("z1r1n0",) * 4, "f1": ("z1r1n1",) * 4}
-    assert len(set(arranged(place, [wish, *full], now).seats["w"])) == 1
+    assert len(set(arrange_gangs(place, [wish, *full], now).seats["w"])) == 1
 
 
 def test_room_is_kept_for_the_gang_at_the_head_and_only_who_is_gone_by_then_goes_before_it() -> None:
-    place = ground(zones=1, racks=1, nodes=2)
+    place = capacity(zones=1, racks=1, nodes=2)
     running = [
         SeatRequest("r0", 2, ends_s=500.0, takes_s=500.0, costs_s=1e9),
         SeatRequest("r1", 2, ends_s=900.0, costs_s=1e9),
@@ -216,20 +216,20 @@ def test_room_is_kept_for_the_gang_at_the_head_and_only_who_is_gone_by_then_goes
     now = {"r0": ("z0r0n0",) * 2, "r1": ("z0r0n1",) * 2}
     head = SeatRequest("head", 4, paces=(1.0, 0.0))
     short, long = SeatRequest("short", 2, takes_s=400.0, ends_s=400.0), SeatRequest("long", 2)
-    found = arranged(place, [*running, head, short, long], now)
+    found = arrange_gangs(place, [*running, head, short, long], now)
     assert found.kept is not None
     assert (found.kept.job, found.kept.in_s, found.kept.nodes) == ("head", 500.0, ("z0r0n0",))
     assert found.unseated == ("head",)
     assert found.seats["long"] == ("z0r0n1",) * 2
     assert found.seats["short"] == ("z0r0n0",) * 2
-    again = arranged(place, [*running, replace(long, job="other"), long], now, head=head)
+    again = arrange_gangs(place, [*running, replace(long, job="other"), long], now, head=head)
     assert (set(again.seats), again.unseated) == ({"r0", "r1", "long"}, ("other",))
 
 
 def test_cpu_and_memory_count_besides_devices() -> None:
-    place = ground(zones=1, racks=1, nodes=2, devices=4)
+    place = capacity(zones=1, racks=1, nodes=2, devices=4)
     hungry = [SeatRequest(f"h{at}", 1, (("cpu", 5.0),)) for at in range(3)]
-    found = arranged(place, hungry, {})
+    found = arrange_gangs(place, hungry, {})
     assert sorted(seats[0] for seats in found.seats.values()) == ["z0r0n0", "z0r0n1"]
     assert found.unseated == ("h2",)
 
@@ -241,16 +241,16 @@ def test_among_equals_an_awake_and_cool_node_is_taken() -> None:
         Node("c", {DEVICE: 2.0}, "gpu", temperature_c=50.0),
     ]
     place = NodeCapacity.of(nodes)
-    found = arranged(place, [SeatRequest("one", 1), SeatRequest("pair", 2)], {}).seats
+    found = arrange_gangs(place, [SeatRequest("one", 1), SeatRequest("pair", 2)], {}).seats
     assert found == {"pair": ("c", "c"), "one": ("b",)}
-    assert arranged(place, [SeatRequest(f"w{at}", 2) for at in range(3)], {}).seats["w2"] == ("a", "a")
+    assert arrange_gangs(place, [SeatRequest(f"w{at}", 2) for at in range(3)], {}).seats["w2"] == ("a", "a")
 
 
 def test_a_gang_keeps_away_from_neighbours_that_slow_it_down() -> None:
-    place = ground(zones=1, racks=1, nodes=2, devices=4)
+    place = capacity(zones=1, racks=1, nodes=2, devices=4)
     sits = [SeatRequest("loud", 2, kind="loud", costs_s=1e9), SeatRequest("calm", 2, kind="calm", costs_s=1e9)]
     now = {"loud": ("z0r0n0",) * 2, "calm": ("z0r0n1",) * 2}
     wish = SeatRequest("new", 2, kind="calm")
-    assert arranged(place, [*sits, wish], now).seats["new"] == ("z0r0n0",) * 2
+    assert arrange_gangs(place, [*sits, wish], now).seats["new"] == ("z0r0n0",) * 2
     table = {("calm", "loud"): 0.3}
-    assert arranged(place, [*sits, wish], now, table=table).seats["new"] == ("z0r0n1",) * 2
+    assert arrange_gangs(place, [*sits, wish], now, table=table).seats["new"] == ("z0r0n1",) * 2

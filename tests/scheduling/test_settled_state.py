@@ -28,7 +28,7 @@ def given(seats: tuple[str, ...], since_s: float = 95.0) -> dict[str, Any]:
 
 
 def leaving(seat: str, **fields: Any) -> JobState:
-    return job("old", seats=(seat,), settling=True, leaving=(seat,), **fields)
+    return job("old", seats=(seat,), frozen=True, leaving=(seat,), **fields)
 
 
 def test_seats_that_a_gang_is_leaving_are_not_its_own_any_more_but_not_free_either() -> None:
@@ -40,7 +40,7 @@ def test_seats_that_a_gang_is_leaving_are_not_its_own_any_more_but_not_free_eith
 
 def test_the_market_sees_a_gang_on_the_seats_that_it_was_given() -> None:
     found = settled(state([leaving("node-0"), job("new")], memory=given(("node-0",))))
-    assert found.asked["new"].seats == ("node-0",)
+    assert found.bidders["new"].seats == ("node-0",)
 
 
 @pytest.mark.parametrize(("left", "free"), [("node-0", "node-1"), ("node-1", "node-0")])
@@ -65,10 +65,10 @@ def test_what_was_given_is_forgotten_where_it_cannot_be_had_any_more() -> None:
 
 
 def test_a_gang_that_came_up_with_some_of_its_seats_is_given_the_others_once_they_are_free() -> None:
-    small = job("new", workers=(1, 2), seats=("node-0",), settling=True)
+    small = job("new", workers=(1, 2), seats=("node-0",), frozen=True)
     both = state([small, leaving("node-1")], nodes=nodes(2), memory=given(("node-0", "node-1")))
     assert settled(both).seats["new"] == ("node-0", "node-1")
-    later = replace(both, jobs=[replace(small, settling=False)], memory=decide(both).memory, now_s=101.0)
+    later = replace(both, jobs=[replace(small, frozen=False)], memory=decide(both).memory, now_s=101.0)
     assert by_job(decide(later))["new"].seats == ("node-0", "node-1")  # type: ignore[union-attr]
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.market.deadline_agenda import Agenda, GangSizes, QueueTiers, Task
-from fairlead.scheduling.market.deadlines import edges
-from fairlead.scheduling.market.fairness_over_time import in_tiers, in_whole_devices, within
+from fairlead.scheduling.market.deadlines import time_edges
+from fairlead.scheduling.market.fairness_over_time import budgets_by_tier, fit_budgets, in_whole_devices
 from fairlead.scheduling.market.menus import Floats, Ints
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Round, Start, TenantState
 
@@ -28,9 +28,9 @@ def tasks_of(rng: np.random.Generator, queues: list[int], ends_s: Floats) -> lis
     found = []
     for job in range(int(rng.integers(0, 14))):
         sizes = np.sort(rng.choice([1, 2, 4, 8], int(rng.integers(1, 4)), replace=False))
-        ladder = GangSizes(sizes, sizes ** rng.uniform(0.5, 1.0), np.arange(len(sizes)))
+        option = GangSizes(sizes, sizes ** rng.uniform(0.5, 1.0), np.arange(len(sizes)))
         work = float(rng.lognormal(5.0, 1.5))
-        found.append(Task(job, int(rng.choice(queues)), [ladder], work, float(rng.choice(ends_s))))
+        found.append(Task(job, int(rng.choice(queues)), [option], work, float(rng.choice(ends_s))))
     return found
 
 
@@ -57,7 +57,7 @@ def below(tiers: QueueTiers, queue: int) -> set[int]:
 
 
 def stretches(rng: np.random.Generator) -> Floats:
-    return edges(0.0, 60.0, np.sort(rng.uniform(60.0, 4_000.0, int(rng.integers(1, 8)))))
+    return time_edges(0.0, 60.0, np.sort(rng.uniform(60.0, 4_000.0, int(rng.integers(1, 8)))))
 
 
 def planned(agenda: Agenda, tasks: list[Task]) -> list[Ints | None]:
@@ -118,7 +118,7 @@ def test_those_below_a_queue_have_together_the_whole_devices_that_it_has(seed: i
     rng = np.random.default_rng(seed)
     tiers, _, devices = forest_of(rng)
     used = rng.integers(0, 5, len(tiers.above)).astype(np.float64)
-    budget = in_tiers(tiers.entitled, tiers.entitled, used, tiers.above, devices, 0.03)
+    budget = budgets_by_tier(tiers.entitled, tiers.entitled, used, tiers.above, devices, 0.03)
     assert (budget == np.round(budget)).all() and (np.abs(budget - tiers.entitled) < len(tiers.above)).all()
     assert budget[tiers.above == -1].sum() == pytest.approx(devices)
     for parent in set(tiers.above.tolist()) - {-1}:
@@ -132,8 +132,8 @@ def test_a_list_of_tenants_has_the_budgets_it_always_had(seed: int) -> None:
     entitled = rng.uniform(0.0, 9.0, int(rng.integers(1, 6)))
     budget = np.maximum(0.0, entitled + rng.normal(0.0, 2.0, len(entitled)))
     used, devices = rng.integers(0, 9, len(entitled)).astype(np.float64), float(np.ceil(entitled.sum()))
-    flat = in_whole_devices(within(budget, entitled, devices, 0.03), used, float(entitled.sum()))
-    assert np.array_equal(in_tiers(budget, entitled, used, np.full(len(entitled), -1), devices, 0.03), flat)
+    flat = in_whole_devices(fit_budgets(budget, entitled, devices, 0.03), used, float(entitled.sum()))
+    assert np.array_equal(budgets_by_tier(budget, entitled, used, np.full(len(entitled), -1), devices, 0.03), flat)
 
 
 def cluster(devices: int) -> list[Node]:
@@ -154,17 +154,17 @@ def rounds(state: ClusterState, many: int) -> tuple[ClusterState, Round]:
 
 @few
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 4), st.booleans(), st.booleans())
-def test_a_gang_within_a_guarantee_starts(sure: int, used: int, more: int, tree: bool, live: bool) -> None:
-    used = min(used, sure - 1)
-    parent = TenantState("lab", 0.1, guarantee={"v100": float(sure)})
+def test_a_gang_within_a_guarantee_starts(guaranteed: int, used: int, more: int, tree: bool, live: bool) -> None:
+    used = min(used, guaranteed - 1)
+    parent = TenantState("lab", 0.1, guarantee={"v100": float(guaranteed)})
     teams = [parent, TenantState("a", parent="lab"), TenantState("b", parent="lab")] if tree else [parent]
     own, other = ("a", "b") if tree else ("lab", "lab")
     small = [rigid(f"small-{at}", other, 1, work_left=9e5) for at in range(used)]
     rich = [rigid(f"rich-{at:02d}", "rich", 1, priority=9, work_left=60.0) for at in range(20)]
-    state = ClusterState(1_000.0, cluster(sure + more), [*teams, TenantState("rich", 50.0)], [*small, *rich],
+    state = ClusterState(1_000.0, cluster(guaranteed + more), [*teams, TenantState("rich", 50.0)], [*small, *rich],
                          round_s=None if live else 60.0, at_once=not live)  # fmt: skip
     state, _ = rounds(state, 6)
-    state, _ = rounds(replace(state, jobs=[*state.jobs, rigid("gang", own, sure - used, work_left=9e5)]), 8)
+    state, _ = rounds(replace(state, jobs=[*state.jobs, rigid("gang", own, guaranteed - used, work_left=9e5)]), 8)
     assert all(job.seats for job in state.jobs if job.tenant != "rich")
 
 
@@ -184,8 +184,8 @@ def test_a_gang_that_is_larger_than_what_is_left_of_a_guarantee_is_told_so(live:
     jobs = [*rich, rigid("gang", "sure", 4, work_left=9e5)]
     state = ClusterState(1_000.0, cluster(16), teams, jobs, round_s=None if live else 60.0, at_once=not live)
     (told,) = [one for one in decide(state).decisions if isinstance(one, Hold) and one.job == "gang"]
-    expected = "of the 3 devices of type v100 that are guaranteed to sure 3 are not in use, fewer than its gang of 4"
-    assert expected in told.reason.text and "1 would have to be borrowed" in told.reason.facts["not_guaranteed"]
+    expected = "3 of the 3 devices of type v100 guaranteed to sure are unused, fewer than its gang of 4"
+    assert expected in told.reason.text and "it would have to borrow 1" in told.reason.facts["not_guaranteed"]
 
 
 def test_a_deadline_of_a_team_is_kept_by_what_its_own_organisation_can_spare_first() -> None:
@@ -208,7 +208,7 @@ def test_deadlines_never_count_on_more_devices_of_a_type_than_there_are(seed: in
     tiers, leaves, devices = forest_of(rng)
     edges_s, fast = stretches(rng), float(rng.integers(1, int(devices)))
     capacity, kinds = [fast, devices - fast], rng.integers(0, 2, 20)
-    tasks = [replace(task, ladders=[replace(one, kind=int(kinds[task.job])) for one in task.ladders])
+    tasks = [replace(task, size_options=[replace(one, kind=int(kinds[task.job])) for one in task.size_options])
              for task in tasks_of(rng, leaves, edges_s[1:])]  # fmt: skip
     taken = np.zeros((2, len(edges_s) - 1))
     for task, found in Agenda(edges_s, devices, tiers, GUARDED, capacity).planned(tasks):

@@ -15,7 +15,7 @@ from fairlead.scheduling.explain import can_never_run
 from fairlead.scheduling.market import Market
 from fairlead.scheduling.market.capacity_arrays import could_ever_run
 from fairlead.scheduling.market.colocation import Observation, learn_losses, slowdown
-from fairlead.scheduling.market.limits import confined
+from fairlead.scheduling.market.limits import confine_offers
 from fairlead.scheduling.market.offers import Pool, offers
 from fairlead.scheduling.market.seat_requests import paces
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Round, Sleep, Start, Wake
@@ -91,11 +91,11 @@ def test_where_nobody_measured_it_a_gang_that_exchanges_a_lot_still_prefers_what
 def test_a_menu_tells_the_speed_in_the_narrowest_domain_that_holds_the_gang() -> None:
     pool = Pool.of(cluster())
     jobs = [job("j", 1, curve=CLOSE), job("r", 8), job("z", 16)]
-    found = confined(jobs, offers(jobs, pool), pool)
+    found = confine_offers(jobs, offers(jobs, pool), pool)
     assert found.speed.max(axis=1).tolist() == pytest.approx([1.0, 0.9 * 8, 0.6 * 16])
     hungry = [job("h", 4, demand={"cpu": 4.0}), job("no", 4, demand={"cpu": 16.0})]
     hungry.append(job("r", 16, only=frozenset({"z1r0"})))
-    found = confined(hungry, offers(hungry, pool), pool)
+    found = confine_offers(hungry, offers(hungry, pool), pool)
     assert found.speed.max(axis=1).tolist() == pytest.approx([0.9 * 4, 0.0, 0.0])
     assert [could_ever_run(one, pool.nodes) for one in hungry] == [True, False, False]
 

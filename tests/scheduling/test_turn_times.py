@@ -88,8 +88,8 @@ def test_why_names_the_turn_and_its_end_in_words() -> None:
     state = states([command, *(job(f"{name}{at}", name) for name in "ac" for at in range(5))], 60.0)[8]
     said = live_round(replace(state, at_once=False)).reasons["a0"].reason
     assert said is not None and said.facts["turn_ends_s"] > state.now_s
-    assert "another tenant holds 3 devices more than its share, by a turn until about 00:" in said.text
-    assert "the turn of tenant a has begun" in said.text and " b " not in said.text
+    assert "another tenant holds 3 devices more than its share until about 00:" in said.text
+    assert "the next turn of tenant a has begun" in said.text and " b " not in said.text
 
 
 def test_one_tenant_alone_is_told_of_no_other() -> None:
@@ -106,8 +106,10 @@ def test_within_a_tenant_the_turn_of_who_waited_longest_is_told() -> None:
         assert reason is not None
         return reason.text
 
-    assert "it comes first of its tenant at 00:05:00 UTC, as it waits longest" in said("waits")
+    assert "it waits longest of its tenant, so it comes first from 00:05:00 UTC on" in said("waits")
     assert "longest" not in said("after")
     turned = {**state.memory, "turned": {"a": [50.0, "big"]}}
     for name in ("waits", "after"):
-        assert "job big of tenant a has its turn until 00:02:50 UTC" in said(name, memory=turned)
+        assert "job big of tenant a, which had waited longest, comes first until 00:02:50 UTC" in said(
+            name, memory=turned
+        )

@@ -13,8 +13,8 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Market, MarketConfig
 from fairlead.scheduling.market.offers import Pool
-from fairlead.scheduling.market.tenants import Account, Shares, shares
-from fairlead.scheduling.market.turns import in_whole_gangs
+from fairlead.scheduling.market.tenants import Account, Shares, compute_shares
+from fairlead.scheduling.market.turns import budgets_in_whole_gangs
 from fairlead.scheduling.state import ClusterState, JobState, Start, TenantState
 from fairlead.simulation.engine import simulate
 from fairlead.simulation.trace import Trace, TraceJob
@@ -63,10 +63,10 @@ def test_a_gang_has_its_turn_once_its_tenant_is_owed_it_and_others_make_room() -
 def parts_of(rng: np.random.Generator, tenants: int, devices: float) -> Shares:
     """Shares of some tenants who have and are owed anything."""
     named = [TenantState(f"t{at}") for at in range(tenants)]
-    parts = shares(named, [], Pool.of(NODES), 0.0, {}, MarketConfig())
+    shares = compute_shares(named, [], Pool.of(NODES), 0.0, {}, MarketConfig())
     claim = rng.dirichlet(np.ones(tenants)) * devices
-    accounts = {name: Account(owed=float(rng.normal() * 3e4)) for name in parts.names}
-    return replace(parts, claim=claim, has=rng.integers(0, 12, tenants).astype(np.float64), accounts=accounts)
+    accounts = {name: Account(owed=float(rng.normal() * 3e4)) for name in shares.names}
+    return replace(shares, claim=claim, has=rng.integers(0, 12, tenants).astype(np.float64), accounts=accounts)
 
 
 @settings(max_examples=200, deadline=None)
@@ -77,10 +77,10 @@ def test_budgets_fit_together_and_none_is_more_than_a_gang_beyond_what_its_tenan
     rng = np.random.default_rng(seed)
     problem = problem_of(rng, tenants)
     devices = float(problem.capacity.sum())
-    parts = parts_of(rng, tenants, devices)
-    owed = np.array([parts.accounts[name].owed for name in parts.names])
-    may = np.maximum(0.0, parts.claim + owed / MarketConfig().repay_s)
-    budget = in_whole_gangs(replace(problem, budget=may), parts, devices, MarketConfig())
+    shares = parts_of(rng, tenants, devices)
+    owed = np.array([shares.accounts[name].owed for name in shares.names])
+    may = np.maximum(0.0, shares.claim + owed / MarketConfig().repay_s)
+    budget = budgets_in_whole_gangs(replace(problem, budget=may), shares, devices, MarketConfig())
     assert budget.sum() <= devices + 1e-6
     assert (budget >= 0).all()
     assert (budget < may + problem.size.max() + 1e-6).all()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Market, MarketConfig
-from fairlead.scheduling.market.fairness_over_time import in_whole_devices, judged, within
+from fairlead.scheduling.market.fairness_over_time import fit_budgets, in_whole_devices, judge_fairness
 from fairlead.scheduling.market.tenants import Account
 from fairlead.scheduling.state import ClusterState, JobState, Reason, Round, Start, TenantState
 from fairlead.simulation.engine import Settings, simulate
@@ -59,7 +59,7 @@ def test_a_low_index_is_corrected_and_the_round_says_what_was_done() -> None:
     assert fairness["index"] < fairness["threshold"] == MarketConfig().fair
     assert fairness["behind"] == {"meek": pytest.approx(1 / 9)}
     assert "meek had 11% of what was due" in fairness["text"]
-    assert not judged({name: Account(due_s=9e4, had_s=9e4) for name in "ab"}, MarketConfig())["corrects"]
+    assert not judge_fairness({name: Account(due_s=9e4, had_s=9e4) for name in "ab"}, MarketConfig())["corrects"]
 
 
 def test_devices_that_are_worth_half_to_a_job_count_half_of_what_its_tenant_had() -> None:
@@ -104,7 +104,7 @@ def test_repaying_never_promises_more_devices_than_there_are(rows: list[tuple[fl
     entitled = np.array([row[0] for row in rows])
     budget = np.maximum(0.0, entitled + np.array([row[1] for row in rows]))
     gives = MarketConfig().gives
-    cut = within(budget, entitled, float(entitled.sum()), gives)
+    cut = fit_budgets(budget, entitled, float(entitled.sum()), gives)
     assert cut.sum() <= entitled.sum() + 1e-6
     assert (cut >= np.minimum(budget - gives * entitled, (1 - gives) * entitled) - 1e-9).all()
 
@@ -113,7 +113,7 @@ def test_what_is_owed_though_nobody_had_it_is_repaid_by_all_but_only_with_a_smal
     shares = np.array([100.0, 100.0, 25.0])
     for owed, cut in ((4.5, [98.0, 98.0, 29.0]), (90.0, [97.0, 97.0, 31.0])):
         budget = shares + np.array([0.0, 0.0, owed])
-        assert within(budget, shares, 225.0, 0.03).tolist() == pytest.approx(cut)
+        assert fit_budgets(budget, shares, 225.0, 0.03).tolist() == pytest.approx(cut)
 
 
 def test_a_gang_within_its_tenants_share_is_not_put_off_for_others_that_would_be_rounded_up() -> None:

@@ -131,7 +131,7 @@ def sittings(
         if not job.seats or not generations or stored is None:
             continue
         newest, nodes = generations[-1], frozenset(job.seats)
-        steady = stored.training and len(generations) == 1 and not job.settling and not job.broken
+        steady = stored.training and len(generations) == 1 and not job.frozen and not job.broken
         pace = min(paces.get(name, 1.0) for name in nodes)
         since_s = newest.running_s if steady else None
         found.append(

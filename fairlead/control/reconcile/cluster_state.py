@@ -126,7 +126,7 @@ def job_state(
         since_s=job.since_s if newest is None or newest.running_s is None else newest.running_s,
         elastic=job.elastic and job.training,
         broken=broken,
-        settling=not waiting and not broken and (not settled or cooling),
+        frozen=not waiting and not broken and (not settled or cooling),
         speeds=job.speeds,
         remaining_samples=left,
         curve=None if pace is None else pace.curve,
@@ -149,7 +149,7 @@ def inert(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact
     if not seats:
         return None
     demand = {name: each for name, each in job.demand.items() if isinstance(each, int | float)}
-    return JobState(job.id, job.tenant, job.submitted_s, demand=demand, seats=seats, settling=True,
+    return JobState(job.id, job.tenant, job.submitted_s, demand=demand, seats=seats, frozen=True,
                     min_workers=len(seats), max_workers=len(seats))  # fmt: skip
 
 

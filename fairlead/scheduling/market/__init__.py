@@ -1,4 +1,4 @@
-"""One policy for rigid and elastic gangs, mixed devices, deadlines and tenants: jobs bid, prices clear."""
+"""The scheduling policy: a market for rigid and elastic gangs, device types, deadlines and tenants."""
 
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.policy import Market

@@ -15,7 +15,7 @@ Gangs = tuple[tuple[int, int], ...]
 """(type by number, size) of the smallest gang on each type that would do."""
 
 
-def barred(
+def blocked_reasons(
     jobs: Sequence[JobState], seats: Mapping[str, Seats], choices: Offers, pool: Pool, tree: Tree,
     kept: Sequence[Reservation] = (),
 ) -> dict[int, Reason]:  # fmt: skip
@@ -96,6 +96,6 @@ def _kept_from(gangs: Gangs, pool: Pool, free: Sequence[float], kept: Sequence[R
     for kind, size in gangs:
         for one in kept:
             if size <= free[kind] and pool.kind_of.get(one.nodes[0] if one.nodes else "") == kind:
-                text = f"waits for {devices(size)}: what is free is kept for job {one.job}, which waits for more room"
+                text = f"waits for {devices(size)}: the free ones are reserved for job {one.job}, which needs more room"
                 return reason("held-for-others", text, needs=size, free=int(free[kind]), kept_for=one.job)
     return None

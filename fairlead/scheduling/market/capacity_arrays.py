@@ -102,17 +102,17 @@ class NodeKinds:
     domains: tuple[Ints, ...]  # by level: how many nodes of each sort a domain has, for all domains that differ in it
 
     @classmethod
-    def of(cls, ground: NodeCapacity) -> NodeKinds:
+    def of(cls, capacity: NodeCapacity) -> NodeKinds:
         sorts: dict[tuple[tuple[str, float], ...], int] = {}
-        keys = [tuple(sorted(node.capacity.items())) for node in ground.nodes]
+        keys = [tuple(sorted(node.capacity.items())) for node in capacity.nodes]
         sort = np.array([sorts.setdefault(key, len(sorts)) for key in keys], dtype=np.int64)
         first = np.array([int((sort == number).argmax()) for number in range(len(sorts))], dtype=np.int64)
         counted = []
-        for domain in ground.domains:
+        for domain in capacity.domains:
             flat = np.bincount(domain * len(sorts) + sort, minlength=(int(domain.max()) + 1) * len(sorts))
             counted.append(np.unique(flat.reshape(-1, len(sorts)), axis=0))
         return cls(
-            ground.devices[first], {name: amount[first] for name, amount in ground.amounts.items()}, tuple(counted)
+            capacity.devices[first], {name: amount[first] for name, amount in capacity.amounts.items()}, tuple(counted)
         )
 
     def widths(self, needs: Sequence[Need]) -> Ints:
@@ -133,16 +133,16 @@ class TypeCapacity:
         by_type: dict[str, list[Node]] = {name: [] for name in types}
         for node in nodes:
             by_type[node.device_type].append(node)
-        self.grounds = tuple(NodeCapacity.of(by_type[name]) for name in types)
+        self.capacities = tuple(NodeCapacity.of(by_type[name]) for name in types)
 
     def widths(self, needs: Sequence[Need], only: frozenset[str] = ANYWHERE) -> tuple[Ints, ...]:
         """By type, then by need and level: the largest gang that one domain holds; the last level is the whole type."""
         if only:
             return tuple(
-                np.array([ground.widths(ground.holds(need, only)) for need in needs], dtype=np.int64)
-                for ground in self.grounds
+                np.array([capacity.widths(capacity.holds(need, only)) for need in needs], dtype=np.int64)
+                for capacity in self.capacities
             )
-        return tuple(NodeKinds.of(ground).widths(needs) for ground in self.grounds)
+        return tuple(NodeKinds.of(capacity).widths(needs) for capacity in self.capacities)
 
 
 def could_ever_run(job: JobState, nodes: Sequence[Node]) -> bool:
@@ -151,7 +151,7 @@ def could_ever_run(job: JobState, nodes: Sequence[Node]) -> bool:
     for kind in {node.device_type for node in nodes}:
         if job.device_type not in (None, kind):
             continue
-        ground = NodeCapacity.of([node for node in nodes if node.device_type == kind])
-        if int(ground.holds(need, job.only).sum()) >= job.min_workers:
+        capacity = NodeCapacity.of([node for node in nodes if node.device_type == kind])
+        if int(capacity.holds(need, job.only).sum()) >= job.min_workers:
             return True
     return False

@@ -1,4 +1,4 @@
-"""What choices keep within besides the devices there are: limits of groups side by side, or of queues in a tree."""
+"""Defines the limits that a choice must keep besides the number of devices: of groups, or of queues in a tree."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.scheduling.market.guarantees import held
+from fairlead.scheduling.market.guarantees import devices_held
 from fairlead.scheduling.market.menus import Bools, Floats, Ints
 from fairlead.scheduling.market.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Groups side by side: the devices that each may use at all, infinite where nobody says."""
+    """Groups side by side: the devices that each may use at all, infinite without a limit."""
 
     amount: Floats  # by group
 
     def rates(self, problem: Problem, toll: Floats) -> Floats:
-        """What a device of each offer costs beside its price, at these tolls."""
+        """The toll per device of each offer."""
         return toll[problem.group][:, None]
 
     def used(self, problem: Problem, kind: Ints, taken: Floats) -> Floats:
-        """What jobs that take so many devices of these types use of each limit."""
+        """Use of each limit by jobs that take so many devices of these types."""
         return np.bincount(problem.group, taken, len(self.amount)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Queues above and below each other: only limits that could be reached, each by the queues and types it counts."""
+    """Queues in a tree: the limits that could be reached, each with the queues and types that it counts."""
 
     amount: Floats  # by limit
     covers: Floats  # by limit, queue and type: 1 where it counts
-    heavy: Bools  # by limit: whether workers count as they are charged for
+    heavy: Bools  # by limit: whether it counts charged devices
     charge: Floats  # by job
-    place: Ints  # by queue: numbers that are close for queues that are close in the tree
+    place: Ints  # by queue: its position in a depth-first order of the tree
 
     def rates(self, problem: Problem, toll: Floats) -> Floats:
         if not toll.any():
@@ -52,12 +52,12 @@ class QueueLimits:
         return np.asarray(np.where(self.heavy, flat @ charged, flat @ counted), dtype=np.float64)
 
     def takes(self, group: int, charge: float, kind: Ints, size: Ints) -> Floats:
-        """By gang and limit, what these gangs of a job would use."""
+        """By gang and limit, the use by these gangs of a job."""
         weight = np.where(self.heavy, charge, 1.0)[:, None]
         return np.asarray((self.covers[:, group, kind] * weight * size).T, dtype=np.float64)
 
     def _table(self, toll: Floats) -> Floats:
-        """Tolls of all limits that count a queue's devices of a type."""
+        """Tolls by queue and type: the sum over the limits that count them."""
         many = self.covers.shape
         return (toll @ self.covers.reshape(many[0], many[1] * many[2])).reshape(many[1:])
 
@@ -66,18 +66,18 @@ class QueueLimits:
         return self.charge[:, None]
 
 
-def limits(problem: Problem) -> Ceilings | QueueLimits:
-    """All that a choice has to keep within, budgets aside: they are for the desk."""
+def choice_limits(problem: Problem) -> Ceilings | QueueLimits:
+    """The limits of a choice, without budgets, which the rounding handles."""
     if problem.rules is None:
         return Ceilings(problem.ceiling)
     nobody = np.full(problem.jobs, -1, dtype=np.int64)
     return _paths(problem, problem.capacity, np.arange(problem.jobs), nobody, None)
 
 
-def inside(problem: Problem, part: Problem, jobs: Ints, column: Ints) -> QueueLimits:
-    """What these jobs have to keep within who divide anew what they have by these columns.
+def division_limits(problem: Problem, part: Problem, jobs: Ints, column: Ints) -> QueueLimits:
+    """The limits for these jobs when they divide anew the devices that they have by these columns.
 
-    Whatever stands above them stays as it is, as they use no more of any type; nor may they as they are charged for it.
+    Limits above them cannot be exceeded, as the jobs use no more devices of any type; their charge is limited, too.
     """
     assert problem.rules is not None
     others = column.copy()
@@ -85,7 +85,7 @@ def inside(problem: Problem, part: Problem, jobs: Ints, column: Ints) -> QueueLi
     charge = problem.rules.charge[jobs]
     got = np.nonzero(column[jobs] >= 0)[0]
     purse = float(charge[got] @ part.size[got, column[jobs][got]]) if (charge != charge[0]).any() else None
-    if (part.group == part.group[0]).all():  # of one queue: no limit but that one could be reached
+    if (part.group == part.group[0]).all():  # of one queue: only its charge could be exceeded
         shape, some = (len(problem.budget), len(part.capacity)), int(purse is not None)
         amount, place = np.full(some, purse or 0.0), np.zeros(shape[0], dtype=np.int64)
         return QueueLimits(amount, np.ones((some, *shape)), np.ones(some, dtype=bool), charge, place)
@@ -93,10 +93,10 @@ def inside(problem: Problem, part: Problem, jobs: Ints, column: Ints) -> QueueLi
 
 
 def _paths(problem: Problem, capacity: Floats, jobs: Ints, others: Ints, purse: float | None) -> QueueLimits:
-    """Limits on these jobs that so many devices could reach, with what others have; ``purse`` is one on all of them."""
+    """The limits that these jobs could reach with so many devices, beside the others; ``purse`` limits their charge."""
     rules = problem.rules
     assert rules is not None
-    taken, queues = held(problem, others), len(rules.paths)
+    taken, queues = devices_held(problem, others), len(rules.paths)
     under = np.zeros((queues + 1, queues))
     under[rules.paths.T, np.arange(queues)] = 1.0
     present = np.asarray(under[:queues, np.unique(problem.group[jobs])].max(axis=1) > 0)

@@ -1,4 +1,4 @@
-"""The dials of the policy: one set of defaults for every cluster and trace, each with its meaning."""
+"""Settings of the scheduling policy, with one set of defaults for every cluster and trace."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from fairlead.scheduling.state import Sharing
 
 @dataclass(frozen=True, slots=True)
 class MarketConfig:
-    """What a device is worth to a job, relative to what it is worth to others."""
+    """Parameters of the bids, shares and turns."""
 
     shortness: float = 0.85
-    """How much sooner short jobs come: a device is worth 1 / (remaining time ** shortness) to a job. At 1 the mean
-    completion time counts alone, at 0 everybody is alike."""
+    """Preference for short jobs: a device is worth 1 / (remaining time ** shortness) to a job. At 1 only the mean
+    completion time counts, at 0 all jobs are equal."""
 
     patience: float = 3.0
     """How fast a job's bid grows as its finish moves away from the fair one: (expected finish / exclusive time) **
-    patience. It bounds waiting: whoever waits long enough outbids everybody."""
+    patience. It bounds waiting: a job that waits long enough outbids all others."""
 
     stretch_limit: float = 4.0
     """Up to this stretch a bid grows with ``patience``; beyond it only in proportion."""
 
     tail: float = 0.85
-    """A job whose remaining time is more than this part of all remaining work over all devices decides when everything
-    ends; it bids at least ``tail_bid`` times the going price, and more the longer it is. Only of declared work that can
-    be said."""
+    """A job whose remaining time is more than this part of all remaining work over all devices determines when all work
+    ends; it bids at least ``tail_bid`` times the going price, and more the longer it is. This applies to declared
+    work only."""
 
     tail_bid: float = 3.0
     tail_power: float = 2.0
@@ -36,78 +36,78 @@ class MarketConfig:
     late_bid: float = 3.0
 
     comparison: float = 1.15
-    """How sharply device types are told apart: (speed / best speed) ** comparison. Above 1, a fast type goes to who
-    gains most by it."""
+    """How sharply device types are told apart: (speed / best speed) ** comparison. Above 1, a fast type goes to the
+    job that gains most by it."""
 
     breadth: float = 0.9
-    """What growth is worth: (speed / speed of the most efficient gang) ** breadth. At 1 the sum of speeds counts,
-    near 0 devices are dealt out evenly."""
+    """Worth of growth: (speed / speed of the most efficient gang) ** breadth. At 1 the sum of speeds counts, near 0
+    devices are spread evenly."""
 
     energy: float = 0.01
     """How much less a type of device is worth that needs more energy for the same work: (least / what it needs) **
-    energy. So small that it decides only between types on which a job gets on alike; at 1 half the energy would count
-    as much as twice the speed, at 0 it does not count."""
+    energy. So small that it decides only between types of equal speed; at 1 half the energy would count as much as
+    twice the speed, at 0 energy does not count."""
 
     stay: float = 1.15
-    """A job that runs is worth so much more than the same job waiting, so that equals do not take turns."""
+    """A job that runs is worth so much more than the same job waiting, so that equal jobs do not alternate."""
 
     horizon_s: float = 600.0
-    """How long a new gang is expected to stand: a change loses restart cost / horizon of its worth."""
+    """How long a new gang is expected to run: a change costs restart cost / horizon of its worth."""
 
     min_run: float = 5.0
-    """A gang is left alone until it has run for so many times what stopping it costs: its measured restart, and for one
-    that starts over all that it has done. So no more than a fifth of its time is lost to being stopped, and who would
-    lose everything is not made to take turns. Deadlines, guarantees, what other tenants are entitled to and a higher
-    priority of its own tenant come first. Longer, and those who come wait for it; at 0 nobody is left alone."""
+    """A gang is left alone until it has run for so many times what stopping it costs: its measured restart, and all its
+    work if it starts over. So at most a fifth of its time is lost to stops, and a command does not take turns.
+    Deadlines, guarantees, other tenants' shares and higher priorities of its own tenant come first. A larger value
+    makes new jobs wait longer; at 0 no gang is left alone."""
 
     floor_s: float = 30.0
-    """... and in any case until it has run for this long, however little a change costs: a gang that has just come up
-    has hardly shown how fast it is, and bids drift as others start and end."""
+    """... and in any case until it has run for this long, however little a change costs: the speed of a new gang
+    is hardly known, and bids drift as other jobs start and end."""
 
     fresh_s: float = 0.0
     """Until it has run for this long, however little a change costs, a gang is worth ``fresh`` times what it bids, as
     it is. Where rounds are a minute apart, they leave it alone for long enough."""
 
     fresh: float = 10.0
-    """Much more, and a large gang never outbids a stream of short jobs; much less, and equals take turns all day."""
+    """With a much larger value a large gang never outbids a stream of short jobs; with a much smaller one equal jobs
+    alternate all day."""
 
     deadline_margin: float = 1.03
-    """What has to be done by a deadline is taken to be so much more than it is."""
+    """Safety factor on the work to be done by a deadline."""
 
     hopeless: float = 0.1
-    """What the bid of a job is worth whose deadline cannot be kept any more, while others can be."""
+    """Factor of the bid of a job whose deadline is out of reach, while others can be kept."""
 
     guarded: float = 0.75
-    """What every tenant keeps of its share, even when deadlines of others need more than theirs."""
+    """The part of its share that every tenant keeps, even when other tenants' deadlines need more than theirs."""
 
     repay_s: float = 10_800.0
-    """Within this time a tenant is given what it was denied before, or gives back what it had too much. Much shorter,
-    and gangs change their size all the time; much longer, and large gangs do not come to their turn within a day."""
+    """Debts between tenants are repaid within this time. With a much shorter time gangs change their size all the time;
+    with a much longer one large gangs do not get their turn within a day."""
 
     turn_s: float = 1_800.0
-    """A gang for which there is no whole room in its tenant's share has its turn once that would make up for what is
-    owed within this time. Longer, and a turn is more of a day; shorter, and gangs restart more often."""
+    """A gang that is larger than its tenant's share has its turn once that would repay the tenant's debt within this
+    time. A longer time makes turns longer; a shorter one makes gangs restart more often."""
 
     quick_turn_s: float = 40.0
-    """The same where a change costs no more than two seconds: shares then hold over a few minutes. Shorter, and changes
-    cost more than they even out; longer, and a tenant of half a device waits for minutes."""
+    """The same where a change costs at most two seconds: shares then hold over a few minutes. With a shorter time
+    changes cost more than they even out; with a longer one a tenant of half a device waits for minutes."""
 
     gives: float = 0.03
-    """What is owed to a tenant though nobody had it, as devices were idle or gangs restarted, is repaid by all, and
-    room is made for turns of large gangs; with no more than this part of their shares, so that nobody is far below its
-    own for it."""
+    """Debts that no tenant profited from, as devices were idle or gangs restarted, are repaid by all tenants, who also
+    make room for turns of large gangs; with at most this part of their shares."""
 
     fair: float = 0.9
     """Below this index of fairness between tenants (Jain's, of what each had over what it was due) ..."""
 
     hurry_s: float = 1_800.0
-    """... it is repaid within this time, until the index is ``restored`` above ``fair``."""
+    """... debts are repaid within this time, until the index is ``restored`` above ``fair``."""
 
     restored: float = 0.02
-    """Less, and an index that stays around ``fair`` would have gangs hurry and rest all the time."""
+    """A smaller margin would switch the correction on and off for an index that stays around ``fair``."""
 
     forget_s: float = 43_200.0
-    """After this long, what a tenant used and what it is owed counts half."""
+    """After this time a tenant's use and debts count half."""
 
     prior_shape: float = 1.0
     """Unknown durations: a job that has done x of work is expected to need ``prior_shape`` times x more."""
@@ -119,17 +119,17 @@ class MarketConfig:
     """Each step of priority makes a bid so many times as large, among the jobs of a tenant, for up to ten steps."""
 
     alpha: float = 0.5
-    """What memory counts in the resource score RS = alpha M + beta C + gamma N; a bid per device is divided by 1 + RS,
-    relative to who takes just what a device comes with."""
+    """Weight of memory in the resource score RS = alpha M + beta C + gamma N; a bid per device is divided by 1 + RS,
+    relative to a worker that takes just its device's share."""
 
     beta: float = 0.5
-    """... what cores count ..."""
+    """... weight of cores ..."""
 
     gamma: float = 0.0
-    """... and what the speed that is lost to the network counts."""
+    """... and weight of the speed lost to the network."""
 
     def under(self, sharing: Sharing) -> MarketConfig:
-        """With what was settled for this cluster."""
+        """This config with the settings of the cluster."""
         fair = self.fair if sharing.fair is None else sharing.fair
         forget_s = self.forget_s if sharing.forget_s is None else sharing.forget_s
         return self if (fair, forget_s) == (self.fair, self.forget_s) else replace(self, fair=fair, forget_s=forget_s)

@@ -1,4 +1,4 @@
-"""Who must run now, and on how much, so that as many deadlines as possible are kept; and whose cannot be kept."""
+"""Plans deadlines: which jobs must run now and at which size to keep most deadlines, and which cannot be kept."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from fairlead.scheduling.market.device_worth import TINY, BidColumns
 from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
 from fairlead.scheduling.market.row_reductions import largest
 
-__all__ = ["DeadlineDuties", "GangSizes", "Plan", "duties", "edges", "ladders_of", "promised"]
+__all__ = ["DeadlineDuties", "GangSizes", "Plan", "duties", "sizes_by_type", "time_edges", "work_to_reserve"]
 
 MOST_EDGES = 160
 MOST_JOBS = 1_000
-"""More jobs with deadlines are not planned for in one round: the smallest are."""
+"""At most so many jobs with deadlines are planned in one round, the smallest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineDuties:
-    """The column each job must have at least now (-1: none), and whose deadline is out of reach."""
+    """The column that each job must have at least now (-1: none), and jobs whose deadline is out of reach."""
 
     column: Ints
     hopeless: Bools
     planned: Bools
-    wake_s: float = np.inf  # when the plan gives somebody more for the first time: then it is time to decide again
+    wake_s: float = np.inf  # when the plan first gives a job more devices: decide again then
 
 
 def duties(
     book: BidColumns,
     offers: Offers,
     pool: Pool,
-    dials: MarketConfig,
+    config: MarketConfig,
     tiers: QueueTiers | None = None,
     saved: Floats | None = None,
 ) -> DeadlineDuties:
-    """The smallest jobs first, as each kept deadline counts alike; each reserves as little as late as it can.
+    """Plans the smallest jobs first, as each kept deadline counts the same; each reserves little, as late as possible.
 
-    With several queues each job is planned on the share of its own, and only if that does not do, on what those beside
-    it, and then those further up, can spare; a deadline that needs still more is out of nobody's share, and no duty.
-    With ``saved``, the device seconds in the bucket of each queue, a share is also had in turns: a queue that is due
-    two thirds of a device can promise what one device does in two thirds of the time.
+    With several queues each job is planned on its own queue's share; if that is not enough, on what sibling queues and
+    then queues further up can spare. A deadline that needs still more is not mandatory. With ``saved``, the device
+    seconds in the bucket of each queue, a share can also be used in turns: a queue that is due two thirds of a device
+    can promise what one device does in two thirds of the time.
     """
     column = np.full(offers.jobs, -1, dtype=np.int64)
     hopeless, planned = np.zeros(offers.jobs, dtype=bool), np.zeros(offers.jobs, dtype=bool)
@@ -52,14 +52,14 @@ def duties(
         return DeadlineDuties(column, hopeless, planned)
     efficient = largest(offers.efficient[bound])
     area = book.left[bound] / np.maximum(efficient, TINY)
-    agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, dials.guarded,
+    agenda = Agenda(time_edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, config.guarded,
                     pool.capacity.tolist(), saved)  # fmt: skip
     tasks = []
     urgent = bound[np.argsort(area, kind="stable")][:MOST_JOBS]
     told = (column[urgent].tolist() for column in (book.left, book.restart_s, book.group, book.deadline_s))
     for job, left, restart_s, group, deadline_s in zip(urgent.tolist(), *told, strict=True):
-        ladders = ladders_of(offers, job)
-        tasks.append(Task(job, group, ladders, promised(left, ladders, restart_s, dials), deadline_s))
+        size_options = sizes_by_type(offers, job)
+        tasks.append(Task(job, group, size_options, work_to_reserve(left, size_options, restart_s, config), deadline_s))
     wake_s = float(np.inf)
     for task, taken in agenda.planned(tasks):
         if taken is None:
@@ -73,25 +73,25 @@ def duties(
     return DeadlineDuties(column, hopeless, planned, wake_s)
 
 
-def pressed(duty: DeadlineDuties, book: BidColumns) -> list[int]:
+def jobs_with_deadlines(duty: DeadlineDuties, book: BidColumns) -> list[int]:
     """Jobs that can keep their deadlines and need not run yet, the first deadline first.
 
-    The plan has them begin at the last moment that will do. On a share that changes as others come and go, and whose
-    turns are minutes apart, that is late: so they come first on their own queue's share, which costs nobody else.
+    The plan starts them at the last possible moment. That is risky on a share that changes as jobs come and go and
+    whose turns are minutes apart: so they come first on their own queue's share, at no cost to other queues.
     """
     rows = np.nonzero(duty.planned & (duty.column < 0))[0]
     found: list[int] = rows[np.argsort(book.deadline_s[rows], kind="stable")].tolist()
     return found
 
 
-def promised(left: float, ladders: Sequence[GangSizes], restart_s: float, dials: MarketConfig) -> float:
-    """The work that has to fit before a deadline: a little more than there is, and a restart."""
-    fastest = max((max(ladder.speeds) for ladder in ladders), default=0.0)
-    return left * dials.deadline_margin + fastest * restart_s
+def work_to_reserve(left: float, size_options: Sequence[GangSizes], restart_s: float, config: MarketConfig) -> float:
+    """The work to reserve before a deadline: the work left with a safety factor, and a restart."""
+    fastest = max((max(option.speeds) for option in size_options), default=0.0)
+    return left * config.deadline_margin + fastest * restart_s
 
 
-def edges(now_s: float, round_s: float, deadlines_s: Floats) -> Floats:
-    """Now, the end of this round, times that double, and the deadlines themselves."""
+def time_edges(now_s: float, round_s: float, deadlines_s: Floats) -> Floats:
+    """The ends of the plan's intervals: now, the end of this round, doubling times, and the deadlines."""
     ahead = deadlines_s - now_s
     ahead = _distinct(ahead[ahead > 0])
     if len(ahead) > MOST_EDGES:
@@ -108,8 +108,8 @@ def _distinct(values: Floats) -> Floats:
     return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]], dtype=np.float64)
 
 
-def ladders_of(offers: Offers, job: int) -> tuple[GangSizes, ...]:
-    """The sizes in which a job can run at all, by type of device; first the type where its smallest gang is fastest.
+def sizes_by_type(offers: Offers, job: int) -> tuple[GangSizes, ...]:
+    """The sizes at which a job can run, by device type; first the type where its smallest gang is fastest.
 
     A row of offers has each type's sizes in ascending order.
     """
@@ -123,7 +123,7 @@ def ladders_of(offers: Offers, job: int) -> tuple[GangSizes, ...]:
             rungs[0].append(sizes[column])
             rungs[1].append(speed)
             rungs[2].append(column)
-    ladders = [GangSizes(*rungs, kind) for kind, rungs in found.items()]
-    if len(ladders) > 1:
-        ladders.sort(key=lambda one: (one.sizes[0], -one.speeds[0], one.kind))
-    return tuple(ladders)
+    size_options = [GangSizes(*rungs, kind) for kind, rungs in found.items()]
+    if len(size_options) > 1:
+        size_options.sort(key=lambda one: (one.sizes[0], -one.speeds[0], one.kind))
+    return tuple(size_options)

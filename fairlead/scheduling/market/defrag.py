@@ -33,86 +33,90 @@ class MoveBudget:
     frozen: Collection[str] = ()  # those of them that stay where they are
 
 
-def make_room(floor: Occupancy, wish: SeatRequest, moves: MoveBudget, *, now_pace: float) -> bool:
+def make_room(occupancy: Occupancy, request: SeatRequest, moves: MoveBudget, *, now_pace: float) -> bool:
     """Seat the gang at a better pace than it would have now, in the domain where that costs others least.
 
     Only if it gains more than they lose; both in device seconds over the time that seats are expected to stand.
     """
-    for _, last, pace in runs(wish, len(floor.ground.domains)):
+    for _, last, pace in runs(request, len(occupancy.capacity.domains)):
         if pace <= now_pace:
             return False
-        domain = floor.ground.domains[last]
-        whole = np.bincount(domain, floor.ground.holds(wish.need, wish.only))
-        lacks = wish.size - np.bincount(domain, floor.fit(wish))
-        best, least = -1, wish.size * moves.horizon_s * (pace - now_pace)
-        for number in np.argsort(np.where(whole >= wish.size, lacks, np.inf), kind="stable")[:LOOKED_AT].tolist():
-            if whole[number] < wish.size or moves.tries <= 0:
+        domain = occupancy.capacity.domains[last]
+        whole = np.bincount(domain, occupancy.capacity.holds(request.need, request.only))
+        lacks = request.size - np.bincount(domain, occupancy.fit(request))
+        best, least = -1, request.size * moves.horizon_s * (pace - now_pace)
+        for number in np.argsort(np.where(whole >= request.size, lacks, np.inf), kind="stable")[:LOOKED_AT].tolist():
+            if whole[number] < request.size or moves.tries <= 0:
                 break
             moves.tries -= 1
-            mark = floor.mark()
-            cost = _cleared(floor, wish, domain == number, moves, least)
-            floor.back(mark)
+            mark = occupancy.mark()
+            cost = _cleared(occupancy, request, domain == number, moves, least)
+            occupancy.back(mark)
             if cost is not None and cost < least:
                 best, least = number, cost
             if cost == 0:
                 break
         if best >= 0:
-            mark = floor.mark()
-            _cleared(floor, wish, domain == best, moves, math.inf)
-            moves.left -= len(floor.touched(mark) & moves.running)
+            mark = occupancy.mark()
+            _cleared(occupancy, request, domain == best, moves, math.inf)
+            moves.left -= len(occupancy.touched(mark) & moves.running)
             return True
     return False
 
 
-def _cleared(floor: Occupancy, wish: SeatRequest, inside: Bools, moves: MoveBudget, most: float) -> float | None:
+def _cleared(occupancy: Occupancy, request: SeatRequest, inside: Bools, moves: MoveBudget, most: float) -> float | None:
     """What it costs when the cheapest gangs leave the domain until this one fits and sit elsewhere; None: too much."""
     spent, moved = 0.0, 0
     gone: list[tuple[str, float]] = []
-    lacking = wish.size - int(floor.fit(wish)[inside].sum())
-    for job in _cheapest(floor, inside, moves, max(lacking, 1)):
-        if (seats := best_seats(floor, wish, inside)) is not None:
+    lacking = request.size - int(occupancy.fit(request)[inside].sum())
+    for job in _cheapest(occupancy, inside, moves, max(lacking, 1)):
+        if (seats := best_seats(occupancy, request, inside)) is not None:
             break
         if job in moves.running:
-            moved, spent = moved + 1, spent + floor.wishes[job].costs_s
+            moved, spent = moved + 1, spent + occupancy.requests[job].costs_s
             if moved > moves.left or spent >= most:
                 return None
-        left = floor.leave(job)
-        gone.append((job, floor.wishes[job].pace(floor.level(left)) * floor.tempo(left)))
+        left = occupancy.leave(job)
+        gone.append((job, occupancy.requests[job].pace(occupancy.level(left)) * occupancy.tempo(left)))
     else:
-        seats = best_seats(floor, wish, inside)
+        seats = best_seats(occupancy, request, inside)
     if seats is None:
         return None
-    floor.sit(wish.job, seats)
-    lost = _reseated(floor, gone, moves)
+    occupancy.sit(request.job, seats)
+    lost = _reseated(occupancy, gone, moves)
     return None if lost is None else spent + lost
 
 
-def _cheapest(floor: Occupancy, inside: Bools, moves: MoveBudget, lacking: int) -> list[str]:
+def _cheapest(occupancy: Occupancy, inside: Bools, moves: MoveBudget, lacking: int) -> list[str]:
     """Who sits in there, by what each device that is needed costs; who has not started yet costs nothing.
 
     Of equals the smaller first: it finds other seats more easily.
     """
     held: dict[str, int] = {}
     for node in np.nonzero(inside)[0].tolist():
-        for job, many in floor.on[node].items():
+        for job, many in occupancy.on[node].items():
             if job not in moves.frozen:
                 held[job] = held.get(job, 0) + many
 
     def price(job: str) -> tuple[float, int, str]:
-        costs = floor.wishes[job].costs_s if job in moves.running else 0.0
-        return (costs / min(held[job], lacking), floor.wishes[job].size, job)
+        costs = occupancy.requests[job].costs_s if job in moves.running else 0.0
+        return (costs / min(held[job], lacking), occupancy.requests[job].size, job)
 
     return sorted(held, key=price)
 
 
-def _reseated(floor: Occupancy, gone: list[tuple[str, float]], moves: MoveBudget) -> float | None:
+def _reseated(occupancy: Occupancy, gone: list[tuple[str, float]], moves: MoveBudget) -> float | None:
     """Everybody who left sits again, the largest first; what they lose in pace, or None if somebody finds no seats."""
     lost = 0.0
-    for job, pace in sorted(gone, key=lambda one: (-floor.wishes[one[0]].size, one[0])):
-        wish = floor.wishes[job]
-        seats: Counts | None = best_seats(floor, wish)
+    for job, pace in sorted(gone, key=lambda one: (-occupancy.requests[one[0]].size, one[0])):
+        request = occupancy.requests[job]
+        seats: Counts | None = best_seats(occupancy, request)
         if seats is None:
             return None
-        lost += wish.size * moves.horizon_s * max(0.0, pace - wish.pace(floor.level(seats)) * floor.tempo(seats))
-        floor.sit(job, seats)
+        lost += (
+            request.size
+            * moves.horizon_s
+            * max(0.0, pace - request.pace(occupancy.level(seats)) * occupancy.tempo(seats))
+        )
+        occupancy.sit(job, seats)
     return lost

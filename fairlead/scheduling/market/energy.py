@@ -88,12 +88,12 @@ def sleep_decisions(
     made: list[Sleep | Wake] = []
     for node in sorted(state.nodes, key=lambda node: node.name):
         if node.asleep and node.name in used:
-            text = f"{node.name} wakes: a gang was seated there; it takes {node.wake_s:.0f} s"
+            text = f"{node.name} wakes: a gang was placed on it; waking takes {node.wake_s:.0f} s"
             made.append(Wake(node.name, Reason("wakes", text, {"wake_s": node.wake_s})))
         elif not node.asleep and node.name in since:
             idle_s = state.now_s - since[node.name]
             if idle_s >= max(state.sleep_after_s, worth_sleeping_s(node)):
-                text = f"{node.name} sleeps: nobody has needed it for {idle_s / 60:.0f} minutes"
+                text = f"{node.name} sleeps: idle for {idle_s / 60:.0f} minutes"
                 made.append(Sleep(node.name, Reason("sleeps", text, {"idle_s": idle_s})))
     return made, {"idle_since": since}
 

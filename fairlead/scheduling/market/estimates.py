@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.offers import Floats
 from fairlead.scheduling.state import JobState
@@ -46,7 +46,7 @@ class History:
 
         With ``begun`` only those who have done something are looked at: of the others nobody will be asked later.
         """
-        here = set(read(jobs, "id"))
+        here = set(read_column(jobs, "id"))
         finished = dict(self.finished)
         for name in sorted(self.seen.keys() - here):
             last = self.seen[name]
@@ -55,7 +55,7 @@ class History:
         for name in list(finished)[:-MOST_CLASSES]:
             del finished[name]
         seen, known = self.seen, {}
-        for at, (name, done) in enumerate(zip(read(jobs, "id"), read(jobs, "work_done"), strict=True)):
+        for at, (name, done) in enumerate(zip(read_column(jobs, "id"), read_column(jobs, "work_done"), strict=True)):
             if begun and done <= 0:
                 continue
             before = seen.get(name)
@@ -158,32 +158,32 @@ def work_done(job: JobState) -> float:
 
 def all_done(jobs: Sequence[JobState]) -> Floats:
     """The same of all jobs; most of a long queue has not run."""
-    done = np.array(read(jobs, "work_done"), dtype=np.float64)
-    for at, ran_s in enumerate(read(jobs, "ran_s")):
+    done = np.array(read_column(jobs, "work_done"), dtype=np.float64)
+    for at, ran_s in enumerate(read_column(jobs, "ran_s")):
         if ran_s:
             done[at] = work_done(jobs[at])
     return done
 
 
-def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dials: MarketConfig) -> Floats:
+def work_left(jobs: Sequence[JobState], reference: Floats, history: History, config: MarketConfig) -> Floats:
     """In units of each job's curve; ``reference`` is its speed on its most efficient gang.
 
     Declared work is corrected by how wrong jobs of the class were, less so the further the job is. Unknown and without
     a precedent, lengths are taken to be heavy-tailed: what a job has done is what it is expected to still need, besides
     a minimum. With precedents it is nearly the mean of those that had done more than this one has.
     """
-    found, speeds = list(read(jobs, "work_left")), reference.tolist()
+    found, speeds = list(read_column(jobs, "work_left")), reference.tolist()
     for at, left in enumerate(found):
         if left is None:
-            found[at] = _expected(jobs[at], speeds[at], history, dials)
+            found[at] = _expected(jobs[at], speeds[at], history, config)
         elif history.finished and _rigid(job := jobs[at]) and (pace := history.pace(job)) != 1.0:
             remaining_s = left / max(speeds[at], 1e-300)
             found[at] = left * pace ** (remaining_s / max(remaining_s + alone_s(job), 1e-9))
     return np.array(found, dtype=np.float64)
 
 
-def _expected(job: JobState, speed: float, history: History, dials: MarketConfig) -> float:
-    prior = dials.prior_shape * job.work_done + dials.prior_s * speed
+def _expected(job: JobState, speed: float, history: History, config: MarketConfig) -> float:
+    prior = config.prior_shape * job.work_done + config.prior_s * speed
     if job.facts and (said := float(job.facts.get("takes_s", 0.0)) * speed) > job.work_done:
         prior = said - job.work_done
     if not history.finished:

@@ -1,4 +1,4 @@
-"""The last percents of a choice: the gangs that are easiest to exchange are chosen anew, all at once and exactly."""
+"""Improves a choice by its last percents: chooses the gangs that are easiest to exchange anew, by exact search."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from fairlead.scheduling.market.problem import Problem
 from fairlead.scheduling.market.search import PathSearch, Search
 
 OPEN = 32
-"""Jobs whose gangs are chosen anew at a time: where there are no more jobs, the outcome is the optimum."""
+"""Jobs whose gangs are chosen anew at a time; with no more jobs than this the result is the optimum."""
 
 STEPS = 40
-"""Of the price iteration, where prices are found anew; the step length falls geometrically."""
+"""Steps of the price iteration, where prices are found anew; the step length falls geometrically."""
 
 PASSES = 4
-"""How often that is done, as long as it brings something."""
+"""Passes at most, as long as they improve the choice."""
 
 CLOSE = 0.01
-"""Less than this part is not worth an exchange: nobody is moved about for it, and no time is spent on it."""
+"""A smaller relative gain is not worth an exchange, nor the time to find it."""
 
 
-def exchanged(
+def exchange_gangs(
     problem: Problem, column: Ints, price: Floats, least: Floats, limits: Ceilings | QueueLimits,
     fixed: Bools | None = None, *, anew: bool = False,
 ) -> Ints:  # fmt: skip
-    """Columns that are worth at least as much in sum; ``column`` has to be possible, prices only make it fast.
+    """Columns with at least the same total utility. ``column`` must be possible; prices only make the search fast.
 
-    ``least`` is what each job's gang has to be worth, 0 if it may have none; who is ``fixed`` keeps what it has.
-    Limits are looked at, budgets are not: where prices rest on them, they are found ``anew``.
+    ``least`` is the least utility of each job's gang, 0 if it may have none; ``fixed`` jobs keep their columns. Limits
+    count, budgets do not: where prices depend on budgets, they are found ``anew``.
     """
     value, toll = problem.worth(column), np.zeros(len(limits.amount))
-    if anew and Field.of(problem, least, price, toll, limits).bound > value * (1 + CLOSE):
+    if anew and PricedOffers.of(problem, least, price, toll, limits).bound > value * (1 + CLOSE):
         price, toll = _prices(problem, least, price, limits)
     for _ in range(PASSES):
         before, column = column, _once(problem, column, price, toll, least, limits, fixed)
@@ -44,16 +44,18 @@ def exchanged(
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """What every offer leaves a job at these prices, and what no choice can be worth more than."""
+class PricedOffers:
+    """The surplus of every offer at these prices, and an upper bound of what any choice can be worth."""
 
     surplus: Floats  # by job and offer; minus infinity where it is not possible
-    nothing: Floats  # by job, of having nothing: minus infinity for who has to have something
+    nothing: Floats  # by job, surplus of no gang; minus infinity if it must have one
     best: Floats  # by job
     bound: float
 
     @classmethod
-    def of(cls, problem: Problem, least: Floats, price: Floats, toll: Floats, limits: Ceilings | QueueLimits) -> Field:
+    def of(
+        cls, problem: Problem, least: Floats, price: Floats, toll: Floats, limits: Ceilings | QueueLimits
+    ) -> PricedOffers:
         possible = (problem.utility > 0) & (problem.utility >= least[:, None])
         cost = (price[problem.kind] + limits.rates(problem, toll)) * problem.size
         surplus = np.where(possible, problem.utility - cost, -np.inf)
@@ -65,16 +67,16 @@ class Field:
 
 
 def _prices(problem: Problem, least: Floats, price: Floats, limits: Ceilings | QueueLimits) -> tuple[Floats, Floats]:
-    """Prices by type, and tolls for limits, at which what is wanted beyond ``least`` meets what there is."""
+    """Prices by type, and tolls for limits, at which demand meets supply."""
     rows, limited = np.arange(problem.jobs), np.isfinite(limits.amount)
     unit = max(float(price.mean()), 1e-12)
     price, toll = np.full(len(price), unit), np.zeros(len(limits.amount))
     for step in range(STEPS):
-        field = Field.of(problem, least, price, toll, limits)
-        wish = field.surplus.argmax(axis=1)
-        wants = field.surplus[rows, wish] > field.nothing
-        taken, stride = np.where(wants, problem.size[rows, wish], 0), 0.5 * 0.93**step + 0.02
-        kind = problem.kind[rows, wish]
+        field = PricedOffers.of(problem, least, price, toll, limits)
+        preferred = field.surplus.argmax(axis=1)
+        wants = field.surplus[rows, preferred] > field.nothing
+        taken, stride = np.where(wants, problem.size[rows, preferred], 0), 0.5 * 0.93**step + 0.02
+        kind = problem.kind[rows, preferred]
         over = np.bincount(kind, taken, len(price)) / np.maximum(problem.capacity, 1.0) - 1.0
         price = price * np.exp(np.clip(stride * over, -1.0, 1.0))
         if limited.any():
@@ -88,13 +90,12 @@ def _once(
     problem: Problem, column: Ints, price: Floats, toll: Floats, least: Floats, limits: Ceilings | QueueLimits,
     fixed: Bools | None,
 ) -> Ints:  # fmt: skip
-    """With any prices, what all jobs would gain at them and all devices cost is a bound of what any choice is worth.
+    """One pass. At any prices, the jobs' surpluses plus the cost of all devices bound the worth of every choice.
 
-    So a job that is far from being indifferent at the prices stays as it is, and everybody does once the bound is
-    reached.
+    So a job that is far from indifferent at the prices keeps its column, and all jobs do once the bound is reached.
     """
     rows, got = np.arange(problem.jobs), column >= 0
-    field = Field.of(problem, least, price, toll, limits)
+    field = PricedOffers.of(problem, least, price, toll, limits)
     surplus, nothing, best, bound = field.surplus, field.nothing, field.best, field.bound
     value = problem.worth(column)
     if bound <= value * (1 + CLOSE):

@@ -34,7 +34,9 @@ class ServiceReceived(Protocol):
     def owed(self) -> float: ...
 
 
-def judged(accounts: Mapping[str, ServiceReceived], dials: MarketConfig, *, corrects: bool = False) -> dict[str, Any]:
+def judge_fairness(
+    accounts: Mapping[str, ServiceReceived], config: MarketConfig, *, corrects: bool = False
+) -> dict[str, Any]:
     """Jain's index of what tenants had over what was due to them; below the dial it is corrected, and said so (M7).
 
     Where the last round ``corrects`` already, it goes on until the index is clearly above the dial. What is corrected
@@ -43,24 +45,24 @@ def judged(accounts: Mapping[str, ServiceReceived], dials: MarketConfig, *, corr
     ratios = [ratio for account in accounts.values() if (ratio := account.now_ratio) is not None]
     seen = {name: account for name, account in sorted(accounts.items()) if account.due_s >= LEAST_S}
     index = jain(account.ratio for account in seen.values()) if len(seen) > 1 else 1.0
-    corrects = index < min(1.0, dials.fair + dials.restored if corrects else dials.fair)
+    corrects = index < min(1.0, config.fair + config.restored if corrects else config.fair)
     behind = {name: seen[name].ratio for name in seen if seen[name].owed > 0} if corrects else {}
     ahead = [name for name in seen if seen[name].owed < 0] if corrects else []
-    return {"index": index, "now": jain(ratios), "threshold": dials.fair, "corrects": corrects, "behind": behind,
-            "ahead": ahead, "within_s": dials.hurry_s if corrects else dials.repay_s,
-            "text": _said(index, behind, dials) if corrects else ""}  # fmt: skip
+    return {"index": index, "now": jain(ratios), "threshold": config.fair, "corrects": corrects, "behind": behind,
+            "ahead": ahead, "within_s": config.hurry_s if corrects else config.repay_s,
+            "text": _said(index, behind, config) if corrects else ""}  # fmt: skip
 
 
-def _said(index: float, behind: Mapping[str, float], dials: MarketConfig) -> str:
+def _said(index: float, behind: Mapping[str, float], config: MarketConfig) -> str:
     who = ", ".join(f"{name} had {ratio:.0%} of what was due" for name, ratio in behind.items())
-    low = f", below {dials.fair:.2f}" if index < dials.fair else f", not yet clearly above {dials.fair:.2f}"
+    low = f", below {config.fair:.2f}" if index < config.fair else f", not yet clearly above {config.fair:.2f}"
     return (
         f"the index of fairness between tenants is {index:.2f}{low}: what is owed is repaid within "
-        f"{dials.hurry_s / 60:.0f} minutes" + (f" ({who})" if who else "")
+        f"{config.hurry_s / 60:.0f} minutes" + (f" ({who})" if who else "")
     )
 
 
-def within(budget: Floats, entitled: Floats, devices: float, gives: float) -> Floats:
+def fit_budgets(budget: Floats, entitled: Floats, devices: float, gives: float) -> Floats:
     """Budgets that can all be had at once, where more is owed than anybody had too much.
 
     Devices stay idle for want of a gang that fits, or while gangs restart: that is owed to somebody, but nobody had it.
@@ -77,7 +79,9 @@ def within(budget: Floats, entitled: Floats, devices: float, gives: float) -> Fl
     return budget if over <= 0 else budget - beyond * min(1.0, over / max(float(beyond.sum()), 1e-12))
 
 
-def in_tiers(budget: Floats, entitled: Floats, used: Floats, above: Ints, devices: float, gives: float) -> Floats:
+def budgets_by_tier(
+    budget: Floats, entitled: Floats, used: Floats, above: Ints, devices: float, gives: float
+) -> Floats:
     """Budgets of queues above and below each other, in whole devices: those below one divide what it has.
 
     ``above`` is the number of the queue above each, -1 at the top; a list of tenants is a tree of one tier.
@@ -88,7 +92,7 @@ def in_tiers(budget: Floats, entitled: Floats, used: Floats, above: Ints, device
         at = np.nonzero(above == parent)[0]
         if len(at):
             there = devices if parent < 0 else float(found[parent])
-            some = within(found[at], entitled[at], there, gives)
+            some = fit_budgets(found[at], entitled[at], there, gives)
             found[at] = in_whole_devices(some, used[at], min(there, float(entitled[at].sum())) if parent < 0 else there)
             tiers += at.tolist()
     return found

@@ -1,4 +1,4 @@
-"""Who gets which gang: prices per device type until demand meets supply, then whole gangs by worth, then exchanges."""
+"""Chooses a gang for every job: prices per device type clear the market, then whole gangs by worth, then exchanges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fairlead.scheduling.market.gang_rounding import GangRounding
-from fairlead.scheduling.market.group_exchange import MakeDesk, polished
+from fairlead.scheduling.market.group_exchange import MakeRounding, improve_by_exchange
 from fairlead.scheduling.market.menus import Floats, Ints
 from fairlead.scheduling.market.problem import ChosenGangs, Problem
 
@@ -17,30 +17,30 @@ ROUNDS = 60
 """Steps of the price iteration; the step length falls geometrically."""
 
 LOOKS = (29, 44, 59)
-"""After these steps the prices are tried out with whole gangs; the best outcome counts."""
+"""After these steps the prices are tried with whole gangs; the best outcome counts."""
 
 FEW = 200
-"""Beyond so many jobs only the last prices are tried out: there they are close enough to the bound."""
+"""With more jobs only the last prices are tried: there they are close enough to the bound."""
 
 
-def choose(problem: Problem, desk: MakeDesk = GangRounding) -> ChosenGangs:
-    """The best of some outcomes along the price iteration, repaired to whole gangs that fit at this kind of desk."""
+def choose(problem: Problem, rounding: MakeRounding = GangRounding) -> ChosenGangs:
+    """The best of some outcomes along the price iteration, rounded to whole gangs that fit."""
     if not problem.jobs or not len(problem.capacity):
         nothing = np.full(problem.jobs, -1, dtype=np.int64)
         return ChosenGangs(nothing, np.zeros(len(problem.capacity)), 0.0, nothing)
-    if desk is GangRounding and _plenty(problem):
+    if rounding is GangRounding and _plenty(problem):
         return _everything(problem)
     best: ChosenGangs | None = None
-    for price, toll in clearing(problem):
-        found = filled(problem, price, toll, desk(problem, None))
+    for price, toll in clearing_prices(problem):
+        found = hand_out_gangs(problem, price, toll, rounding(problem, None))
         if best is None or found.utility > best.utility * (1 + 1e-12):
             best = found
     assert best is not None
-    return polished(problem, best, desk)
+    return improve_by_exchange(problem, best, rounding)
 
 
 def _plenty(problem: Problem) -> bool:
-    """Whether there is enough for everything that anybody could have: then prices tell nothing."""
+    """Whether all jobs can have the most they ask for: then prices do not matter."""
     if problem.utility.shape[1] > 1 or np.isfinite(problem.ceiling).any():
         return False
     wanted = np.bincount(problem.kind[:, 0], problem.size[:, 0] * (problem.utility[:, 0] > 0), len(problem.capacity))
@@ -48,30 +48,30 @@ def _plenty(problem: Problem) -> bool:
 
 
 def _everything(problem: Problem) -> ChosenGangs:
-    """What budgets cover, and then all the rest."""
-    desk = GangRounding(problem)
-    desk.fill()
-    entitled = desk.column.copy()
-    desk.lend()
-    desk.fill()
+    """The choice where all fit: what budgets cover first, then the rest."""
+    rounding = GangRounding(problem)
+    rounding.fill()
+    entitled = rounding.column.copy()
+    rounding.lend()
+    rounding.fill()
     price = np.full(len(problem.capacity), going_price(problem))
-    return ChosenGangs(desk.column, price, problem.worth(desk.column), entitled)
+    return ChosenGangs(rounding.column, price, problem.worth(rounding.column), entitled)
 
 
-def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
-    """Prices per type and tolls per group, after those steps at which they are worth a look."""
+def clearing_prices(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
+    """Prices by type and tolls by group at the steps that are tried. A toll is the price of a group's budget."""
     _, density, order = problem.by_density
     utility, kind, size = problem.utility[order], problem.kind[order], problem.size[order].astype(np.float64)
     group, begins = problem.group[order], np.arange(problem.jobs) * problem.utility.shape[1]
     charge = None if problem.rules is None else problem.rules.charge[order]
     ranked, costs = -density[order], np.empty(utility.shape)
-    cell = problem.cell[order]  # of a table by group and type, which every offer looks at
+    cell = problem.cell[order]  # of a table by group and type
     price, toll = np.full(len(problem.capacity), going_price(problem)), np.zeros(len(problem.budget))
     unit, alone = float(price.mean()), utility.shape[1] == 1
     kinds, sizes, found = kind.ravel(), size.ravel(), costs.ravel()  # offer by offer
     devices, budget = np.maximum(problem.capacity, 1.0), np.maximum(problem.budget, 1.0)
     for step in range(ROUNDS):
-        # whoever bids less per device than the cheapest type costs wants nothing: the others come first in this order
+        # jobs that bid less per device than the cheapest type costs want nothing; the others come first in this order
         many = int(ranked.searchsorted(-(1 - 1e-9) * price.min()))
         who, paid, surplus = group[:many], None if charge is None else charge[:many], costs[:many]
         if paid is None:
@@ -80,9 +80,9 @@ def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
             np.add(price.take(kind[:many]), tolls(problem, toll, who, paid)[:, None], out=surplus)
         surplus *= size[:many]
         np.subtract(utility[:many], surplus, out=surplus)
-        wish = begins[:many] if alone else begins[:many] + surplus.argmax(axis=1)
-        taken = sizes.take(wish) * (found.take(wish) > 0)
-        demand = np.bincount(kinds.take(wish), taken, minlength=len(price))
+        preferred = begins[:many] if alone else begins[:many] + surplus.argmax(axis=1)
+        taken = sizes.take(preferred) * (found.take(preferred) > 0)
+        demand = np.bincount(kinds.take(preferred), taken, minlength=len(price))
         stride = 0.5 * 0.93**step + 0.02
         over = stride * (demand / devices - 1.0)
         price = price * np.exp(np.minimum(np.maximum(over, -1.0), 1.0))
@@ -94,7 +94,7 @@ def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
 
 
 def going_price(problem: Problem) -> float:
-    """What a device is worth to the last job that would get any, if all devices were alike."""
+    """What a device is worth to the last job that would get any, if all devices were of one type."""
     per_device, density, order = problem.by_density
     reach = np.cumsum(problem.size[order, per_device[order].argmax(axis=1)])
     last = min(int(np.searchsorted(reach, problem.capacity.sum())), problem.jobs - 1)
@@ -102,48 +102,48 @@ def going_price(problem: Problem) -> float:
 
 
 def tolls(problem: Problem, toll: Floats, group: Ints, charge: Floats | None) -> Floats:
-    """What a device costs each of these jobs beside the price: the toll of its group, and of those above it."""
+    """The toll per device for each of these jobs: that of its group and of the groups above it."""
     if problem.rules is None or charge is None:
         return toll[group]
-    return problem.rules.stacked(toll)[group] * charge
+    return problem.rules.summed_downwards(toll)[group] * charge
 
 
 def by_groups(problem: Problem, taken: Floats, group: Ints, charge: Floats | None) -> Floats:
-    """Devices by group, with all below it, as they are charged for."""
+    """Charged devices by group, including the groups below it."""
     if problem.rules is None or charge is None:
         return np.bincount(group, taken, minlength=len(problem.budget)).astype(np.float64)
     charged = np.bincount(group, taken * charge, minlength=len(problem.budget))
-    return problem.rules.rolled(charged.astype(np.float64))
+    return problem.rules.summed_upwards(charged.astype(np.float64))
 
 
-def filled(problem: Problem, price: Floats, toll: Floats, desk: GangRounding) -> ChosenGangs:
-    """Whole gangs by surplus per device at these prices; then whoever still fits; then larger gangs."""
+def hand_out_gangs(problem: Problem, price: Floats, toll: Floats, rounding: GangRounding) -> ChosenGangs:
+    """Hands out whole gangs by surplus per device at these prices, then to jobs that still fit, then grows gangs."""
     charge = None if problem.rules is None else problem.rules.charge
     cost = price[problem.kind] + tolls(problem, toll, problem.group, charge)[:, None]
     surplus = np.where(problem.utility > 0, problem.utility - cost * problem.size, -np.inf)
     rows, first = np.arange(problem.jobs), surplus.argmax(axis=1)
     keen = surplus[rows, first] / np.maximum(problem.size[rows, first], 1)
-    desk.secure()
-    for job in np.nonzero(problem.first >= 0)[0].tolist():
-        desk.oblige(job, int(problem.first[job]))
+    rounding.give_guarantees()
+    for job in np.nonzero(problem.mandatory >= 0)[0].tolist():
+        rounding.give_mandatory(job, int(problem.mandatory[job]))
     order = np.argsort(-keen, kind="stable")
     if len(problem.budget) > 1 and bool((problem.share < 1).any()):
-        desk.round_to_gangs(False)  # nobody is rounded up at the cost of a gang that is wholly within its budget
-        desk.serve(order[keen[order] > 0], surplus)
-        desk.fill()
-        desk.round_to_gangs(True)
-        desk.round_up()
-    desk.serve(order[keen[order] > 0], surplus)
+        rounding.round_to_gangs(False)  # no job is rounded up at the cost of a gang that is wholly within its budget
+        rounding.serve(order[keen[order] > 0], surplus)
+        rounding.fill()
+        rounding.round_to_gangs(True)
+        rounding.round_up()
+    rounding.serve(order[keen[order] > 0], surplus)
     tiers: list[Ints] = []
-    if len(problem.budget) > 1:  # everybody up to its budget, whatever the prices; then budgets end
-        for level in desk.levels:
-            desk.fill()
-            desk.grow()
-            desk.lend(level)
-            tiers.append(desk.column.copy())
+    if len(problem.budget) > 1:  # all groups up to their budgets, whatever the prices; then budgets end
+        for level in rounding.levels:
+            rounding.fill()
+            rounding.grow()
+            rounding.lend(level)
+            tiers.append(rounding.column.copy())
     else:
-        tiers.append(desk.column.copy())
-    desk.fill()  # nobody waits who fits: not even in what others leave who get something better
-    desk.grow()
-    desk.fill()
-    return ChosenGangs(desk.column, price, problem.worth(desk.column), tiers[-1], tuple(tiers))
+        tiers.append(rounding.column.copy())
+    rounding.fill()  # no job waits that fits, also in devices that others leave for something better
+    rounding.grow()
+    rounding.fill()
+    return ChosenGangs(rounding.column, price, problem.worth(rounding.column), tiers[-1], tuple(tiers))

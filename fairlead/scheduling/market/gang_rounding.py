@@ -1,4 +1,4 @@
-"""Where whole gangs are handed out: keeps count of what is free, by type and by group of jobs."""
+"""Hands out whole gangs and counts the free devices by type, and the budgets by group of jobs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from fairlead.scheduling.market.menus import Bools, Floats, Ints
 from fairlead.scheduling.market.problem import Problem
 
 MANY = 500
-"""Of so many gangs only ``GROWN`` are made larger one by one; of fewer as many as there is room for."""
+"""With so many gangs only ``GROWN`` growth steps are made; with fewer as many as there is room for."""
 
 GROWN = 200
 
 REFUSED = 16
-"""After so many refusals in a row, whoever does not fit any more is passed over at once."""
+"""After so many refusals in a row, all jobs that no longer fit are skipped at once."""
 
 
 class GangRounding:
-    """Hands out whole gangs and keeps count of what is free, by type and by group."""
+    """Hands out whole gangs to jobs of groups that stand side by side."""
 
     levels: tuple[int, ...] = (0,)
 
@@ -36,24 +36,24 @@ class GangRounding:
         self._kinds, self._sizes, self._possible, self._groups = problem.lists
         self._wide = problem.utility.shape[1]
 
-    def secure(self) -> None:
-        """Before anybody bids: nothing is guaranteed where groups stand side by side."""
+    def give_guarantees(self) -> None:
+        """Hand out guaranteed devices before the bidding; groups side by side have none."""
 
     def round_to_gangs(self, yes: bool) -> None:
-        """Whether a part of a gang is enough to fit a budget, or all of it has to."""
+        """Set whether a part of a gang is enough to fit a budget, or the whole gang must fit."""
         self._shares = self.problem.share if yes else np.ones(self.problem.jobs)
         self.share = self._shares.tolist()
 
     def lend(self, level: int = 0) -> None:
-        """From now on budgets do not count: what is left is for whoever bids most."""
+        """Budgets do not count from now on: unused devices go to the highest bids."""
         self.left = [np.inf] * len(self.left)
 
     @property
     def room(self) -> bool:
         return max(self.free) >= 1
 
-    def oblige(self, job: int, column: int) -> None:
-        """This gang, or one of the same size on another type; whatever its group's budget says."""
+    def give_mandatory(self, job: int, column: int) -> None:
+        """Give a job this gang, or one of the same size on another type, beyond its group's budget if need be."""
         problem, group = self.problem, int(self.problem.group[job])
         size = int(problem.size[job, column])
         same = np.nonzero((problem.size[job] == size) & (problem.utility[job] > 0))[0]
@@ -62,11 +62,11 @@ class GangRounding:
                 self._take(job, other, int(problem.kind[job, other]), size)
                 return
 
-    def give(self, job: int, liking: Floats, best: int) -> bool:
-        """The gang it likes best among those that fit and are possible; ``best`` is the column it likes most."""
-        if self._try(job, best, float(liking[best])):  # nearly always: there is no need to sort the others
+    def give(self, job: int, preference: Floats, best: int) -> bool:
+        """Give a job the fitting gang with the highest preference; ``best`` is the column it prefers most."""
+        if self._try(job, best, float(preference[best])):  # nearly always enough, without sorting the others
             return True
-        likes = liking.tolist()
+        likes = preference.tolist()
         for column in sorted(range(len(likes)), key=likes.__getitem__, reverse=True)[1:]:  # equals stay in order
             if likes[column] <= 0:
                 return False
@@ -101,17 +101,17 @@ class GangRounding:
         self.most[group] += devices
 
     def fill(self) -> None:
-        """Whoever has nothing and fits, by utility per device."""
+        """Give gangs to jobs without one that fit, by utility per device."""
         if not self.room:
             return
         per_device, density, order = self.problem.by_density
         self.serve(order[(self.column[order] < 0) & (density[order] > 0)], per_device)
 
     def round_up(self) -> None:
-        """Who has nothing and is covered by its group's budget in part: those first of whom most is.
+        """Give gangs to jobs that their group's budget covers in part, the largest covered part first.
 
-        So it is not always the same groups, those whose jobs bid most, that are rounded up: what a group was denied is
-        in its budget later, and then its gang is next.
+        So it is not always the groups with the highest bids that are rounded up: a denied group has a larger budget
+        later, and then its gang is next.
         """
         problem = self.problem
         per_device, density, order = problem.by_density
@@ -121,21 +121,21 @@ class GangRounding:
         self.serve(jobs[np.argsort(-(left / (least * self._shares[jobs])), kind="stable")], per_device)
 
     def _covered(self) -> Floats:
-        """What is left of each group's budget."""
+        """The rest of each group's budget."""
         return np.array(self.left)
 
-    def serve(self, jobs: Ints, liking: Floats) -> None:
-        """These jobs in this order, if they have nothing; each the gang it likes best by its row of ``liking``."""
+    def serve(self, jobs: Ints, preference: Floats) -> None:
+        """Give each of these jobs without a gang, in this order, its most preferred fitting gang."""
         jobs = self._fitting(jobs[self.column[jobs] < 0]) if self.room else jobs[:0]
         while len(jobs):
-            jobs = jobs[self._served(jobs, liking) :]
+            jobs = jobs[self._served(jobs, preference) :]
             jobs = self._fitting(jobs) if len(jobs) else jobs
 
-    def _served(self, jobs: Ints, liking: Floats) -> int:
-        """Goes through the jobs until many in a row are refused, or nothing is left; says how far it came."""
+    def _served(self, jobs: Ints, preference: Floats) -> int:
+        """Serve the jobs until many in a row are refused, or nothing is left; returns how many it looked at."""
         refused = 0
-        for at, (job, best) in enumerate(zip(jobs.tolist(), liking[jobs].argmax(axis=1).tolist(), strict=True)):
-            if not self.give(job, liking[job], best):
+        for at, (job, best) in enumerate(zip(jobs.tolist(), preference[jobs].argmax(axis=1).tolist(), strict=True)):
+            if not self.give(job, preference[job], best):
                 refused += 1
                 if refused >= REFUSED:
                     return at + 1
@@ -146,20 +146,20 @@ class GangRounding:
         return len(jobs)
 
     def _fitting(self, jobs: Ints) -> Ints:
-        """Those of the jobs that some gang is free for."""
+        """The jobs with a gang that fits."""
         problem = self.problem
         size = problem.size[jobs]
         fits = problem.possible[jobs] & (size <= np.array(self.free)[problem.kind[jobs]])
         return jobs[(fits & self._affordable(jobs, size)).any(axis=1)]
 
     def _affordable(self, jobs: Ints, size: Ints) -> Bools:
-        """Which sizes are within what the jobs' groups may have."""
+        """The sizes that the jobs' groups can afford."""
         group = self.problem.group[jobs]
         left, most = np.array(self.left)[group] + 1e-9, np.array(self.most)[group]
         return (size * self._shares[jobs][:, None] <= left[:, None]) & (size <= most[:, None])
 
     def grow(self) -> None:
-        """Larger or better gangs for who has one, by utility per further device, until nothing fits."""
+        """Give running gangs larger or better offers, by utility per further device, until nothing fits."""
         problem = self.problem
         everybody = np.nonzero(self.column >= 0)[0]
         if not len(everybody) or problem.utility.shape[1] < 2:
@@ -179,14 +179,14 @@ class GangRounding:
             self._take(job, column, kind, size)
             if kind != before:
                 self.moved()
-            # who could not grow cannot do so now either, unless something became free
+            # a job that could not grow still cannot, unless devices became free
             rows = everybody if kind != before or sum(self.free) > free else rows[worth.max(axis=1) > 0]
 
     def moved(self) -> None:
-        """After a gang got another type: who comes first to what it left. Nobody, where groups stand side by side."""
+        """Called after a gang changed its type; a tree gives guaranteed devices that it left to their owners."""
 
     def _worth_of_growth(self, rows: Ints) -> Floats:
-        """By job and column, the utility per further device that the change would bring; 0 where it is not possible."""
+        """By job and column, the utility gained per further device; 0 where the change is not possible."""
         problem = self.problem
         utility, size, kind = problem.utility[rows], problem.size[rows], problem.kind[rows]
         at, has = np.arange(len(rows)), self.column[rows]
@@ -198,5 +198,5 @@ class GangRounding:
         return np.where(fits & (gain > 1e-12), gain / np.maximum(size - back, 0.25), 0.0)
 
     def _limit(self, rows: Ints, kind: Ints, has: Ints, back: Ints) -> Floats:
-        """How much larger each gang may become; by type where that makes a difference."""
+        """How many devices more each gang may take, by type where types have limits."""
         return np.minimum(self.left, self.most)[self.problem.group[rows]][:, None]

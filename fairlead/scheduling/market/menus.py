@@ -1,4 +1,4 @@
-"""Every gang worth considering, by shape of job: worked out for many shapes at once, and remembered while they last."""
+"""Computes and caches menus: the gangs worth considering for each shape of job, for many shapes at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.state import JobState
 
 Floats = NDArray[np.float64]
@@ -25,52 +25,52 @@ Gang = tuple[int, int]
 Pick = Callable[[tuple[float, ...]], tuple[float, ...]]
 
 Shape = tuple[object, ...]
-"""All that a menu depends on, besides the devices that there are."""
+"""Everything that a menu depends on besides the pool."""
 
 MOST_SIZES = 24
 """Sizes of an elastic gang that are considered; beyond that many, they double."""
 
 MOST_MENUS = 50_000
-"""Menus that are remembered before all are forgotten, or twice as many as there are jobs."""
+"""Menus that are cached before the cache is cleared, or twice as many as there are jobs."""
 
 SCALING = 0.9
 """Without any curve, twice the workers are expected to be 2 ** 0.9 times as fast."""
 
 WORTHWHILE = 1.005
-"""A larger gang has to be so much faster to be considered."""
+"""A larger gang must be faster by this factor to be considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The sizes that are considered on each type, and how their speeds are picked from a curve of these sizes."""
+    """The sizes considered on each type, and how to read their speeds from a curve."""
 
     number: int
     sizes: Sequence[Sequence[int]]  # by type
-    picks: Sequence[tuple[str, Pick, tuple[float, ...]]]  # by type that has any; with what a silent curve says of them
+    picks: Sequence[tuple[str, Pick, tuple[float, ...]]]  # (type, getter, zeros for a curve without that type)
 
 
 @dataclass(slots=True)
 class Menus:
-    """Menus of one pool, row by row; what is asked for again is not worked out again."""
+    """The menus of one pool, one row each, computed once."""
 
     types: tuple[str, ...]
     capacity: Sequence[int]
     width: Sequence[int]
     fine: bool = False  # whether every size within a node is considered
     row: dict[Shape, int] = field(default_factory=dict)
-    kept: list[SpeedCurve | None] = field(default_factory=list)  # so that the id of a curve is not used again
+    kept: list[SpeedCurve | None] = field(default_factory=list)  # keeps the curves alive, so that their ids stay unique
     kind: Ints = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
     size: Ints = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
     speed: Floats = field(default_factory=lambda: np.zeros((0, 1)))
 
     def rows(self, jobs: Sequence[JobState], gangs: Sequence[Gang | None]) -> Ints:
-        """The row of each job's menu; those not seen before are worked out together."""
+        """The row of each job's menu; new ones are computed together."""
         if len(self.row) >= max(MOST_MENUS, 2 * len(jobs)):
             self._forget()
         found = np.empty(len(jobs), dtype=np.int64)
         new: list[tuple[JobState, Gang | None]] = []
-        row, fields = self.row, (read(jobs, name) for name in ("min_workers", "max_workers", "device_type"))
-        for at, shape in enumerate(zip(map(id, read(jobs, "curve")), *fields, gangs, strict=True)):
+        row, fields = self.row, (read_column(jobs, name) for name in ("min_workers", "max_workers", "device_type"))
+        for at, shape in enumerate(zip(map(id, read_column(jobs, "curve")), *fields, gangs, strict=True)):
             number = row.get(shape)
             if number is None:
                 number = row[shape] = len(self.kept) + len(new)
@@ -136,7 +136,7 @@ class Menus:
 
 
 def _pick(places: Sequence[int]) -> Pick:
-    """What stands at these places of a tuple, as a tuple."""
+    """A getter of the values at these places of a tuple."""
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
 
 
@@ -156,7 +156,7 @@ def _speeds(jobs: Sequence[JobState], of: Sequence[Frame]) -> tuple[Floats, Floa
             levels = speeds.get(name, ())
             near += pick(levels[0]) if levels and levels[0] else blank
             far += pick(levels[1]) if len(levels) > 1 and levels[1] else blank
-    return np.array(array("d", near)), np.array(array("d", far))  # of a list, every number would be looked at twice
+    return np.array(array("d", near)), np.array(array("d", far))  # faster than np.array of a list
 
 
 def considered(job: JobState, capacity: int, width: int, has: int, *, fine: bool = False) -> list[int]:
@@ -174,7 +174,7 @@ def considered(job: JobState, capacity: int, width: int, has: int, *, fine: bool
 
 
 def _worthwhile(speed: Floats, keeps: Bools) -> Bools:
-    """Which sizes are faster than all smaller ones by enough, or are what a job has now."""
+    """Sizes that are faster than all smaller ones by enough, or that a job has now."""
     best = np.zeros(speed.shape[:2])
     found = np.zeros(speed.shape, dtype=bool)
     for at in range(speed.shape[2]):
@@ -185,7 +185,7 @@ def _worthwhile(speed: Floats, keeps: Bools) -> Bools:
 
 
 def _compact(size: Ints, speed: Floats, found: Bools) -> tuple[Ints, Ints, Floats]:
-    """Row by row without what was not found; the rest of a row is offers of speed 0."""
+    """The found offers at the front of each row, padded with offers of speed 0."""
     row, kind, at = np.nonzero(found)
     count = np.bincount(row, minlength=len(found))
     column = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
@@ -196,7 +196,7 @@ def _compact(size: Ints, speed: Floats, found: Bools) -> tuple[Ints, Ints, Float
 
 
 def _written(table: NDArray[Any], rows: NDArray[Any], begin: int, end: int) -> NDArray[Any]:
-    """The table with these rows in it; where it is too small, one of twice the length."""
+    """The table with these rows; a table that is too small doubles its length."""
     long, wide = table.shape
     if end > long or rows.shape[1] > wide:
         more = max(2 * long, end) - long if end > long else 0

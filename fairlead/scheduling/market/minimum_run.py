@@ -1,4 +1,4 @@
-"""Who has not run for long enough to be stopped: a gang that has just come up would only lose what that cost."""
+"""Protects gangs that have not run for long, and lets jobs of higher priority displace those of their own tenant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.device_worth import BidColumns
 from fairlead.scheduling.market.gang_choice import GangRounding, Problem
@@ -14,81 +14,82 @@ from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers
 from fairlead.scheduling.market.tree_rounding import TreeRounding
 from fairlead.scheduling.state import JobState
 
-AHEAD = 1e4
-"""What the bid of a job counts that has its turn because it has waited longest, or outranks a gang that runs."""
+OVERRIDE = 1e4
+"""Factor of the bid of a job that comes first as it waited longest, or that outranks a running job of its tenant: it
+outbids all others, whatever stopping a gang costs."""
 
 
-def young(jobs: Sequence[JobState], book: BidColumns, dials: MarketConfig) -> Bools:
-    """Who runs, and for less than ``min_run`` times what stopping it would cost, or than ``floor_s``; but no job of its
-    own tenant that waits may outrank it."""
-    found = book.running & (book.ran_s < np.maximum(dials.min_run * book.costs_s, dials.floor_s))
+def recently_started(jobs: Sequence[JobState], book: BidColumns, config: MarketConfig) -> Bools:
+    """Gangs that have run for less than ``min_run`` times the cost of stopping them, or than ``floor_s``; without those
+    that a waiting job of their own tenant outranks."""
+    found = book.running & (book.ran_s < np.maximum(config.min_run * book.costs_s, config.floor_s))
     return found & ~outranked(jobs, book) if found.any() else found
 
 
 def outranked(jobs: Sequence[JobState], book: BidColumns) -> Bools:
-    """Who runs while a job of its own tenant waits that has a higher priority."""
+    """Running jobs that a waiting job of their own tenant outranks."""
     return book.running & (_priority(jobs) < _of_group(_priority(jobs), book, ~book.running))
 
 
 def outranking(jobs: Sequence[JobState], book: BidColumns) -> Bools:
-    """Who waits while a job of its own tenant runs that has a lower priority."""
+    """Waiting jobs that outrank a running job of their own tenant."""
     return ~book.running & (-_priority(jobs) < _of_group(-_priority(jobs), book, book.running))
 
 
 def _priority(jobs: Sequence[JobState]) -> Floats:
-    return np.array(read(jobs, "priority"), dtype=np.float64)
+    return np.array(read_column(jobs, "priority"), dtype=np.float64)
 
 
 def _of_group(values: Floats, book: BidColumns, some: Bools) -> Floats:
-    """For each job the highest value of these in its queue."""
+    """For each job the highest value among ``some`` jobs of its queue."""
     highest = np.full(int(book.group.max(initial=0)) + 1, -np.inf)
     np.maximum.at(highest, book.group[some], values[some])
     return np.asarray(highest[book.group], dtype=np.float64)
 
 
-def dearer(
-    jobs: Sequence[JobState], problem: Problem, choices: Offers, book: BidColumns, dials: MarketConfig, turn: Bools
+def adjusted_utility(
+    jobs: Sequence[JobState], problem: Problem, choices: Offers, book: BidColumns, config: MarketConfig, turn: Bools
 ) -> Floats:
-    """What everything is worth, where a gang that has just come up or changed is worth ``fresh`` times its bid, as it
-    is or larger: so equals do not take turns every few seconds, and whoever is worth far more need not wait.
+    """The utilities, raised for recent gangs, for jobs whose ``turn`` it is, and for jobs of higher priority.
 
-    Jobs whose ``turn`` it is, and those that outrank a gang of their own tenant, outbid all others, within what their
-    tenant may have.
+    A gang that started or changed a moment ago counts ``fresh`` times its bid at its size or larger: so equal jobs do
+    not alternate every few seconds, and a job that bids far more need not wait. Jobs whose turn it is, and jobs that
+    outrank a running job of their own tenant, outbid all others within their tenant's budget.
     """
-    recent = book.running & (book.ran_s < dials.fresh_s) & (choices.present >= 0)
+    recent = book.running & (book.ran_s < config.fresh_s) & (choices.present >= 0)
     rows = np.nonzero(recent & ~outranked(jobs, book))[0]
     kind, size = (table[rows, choices.present[rows]][:, None] for table in (problem.kind, problem.size))
     utility = problem.utility.copy()
     keeps = (problem.kind[rows] == kind) & (problem.size[rows] >= size)
-    utility[rows] *= np.where(keeps, dials.fresh, 1.0)
-    utility[turn | outranking(jobs, book)] *= AHEAD
+    utility[rows] *= np.where(keeps, config.fresh, 1.0)
+    utility[turn | outranking(jobs, book)] *= OVERRIDE
     return utility
 
 
-def left_alone(problem: Problem, choices: Offers, stays: Bools, book: BidColumns, dials: MarketConfig) -> Ints:
-    """The column that each job must have: what deadlines ask for, and for those who stay the gang that they have.
+def mandatory_gangs(problem: Problem, choices: Offers, stays: Bools, book: BidColumns, config: MarketConfig) -> Ints:
+    """The column that each job must have: what deadlines require, and for protected gangs their present size.
 
-    It is tried at a desk of the same kind: what is guaranteed comes first, then deadlines, and who is left alone has to
-    be within its tenant's budget, so that nobody waits for what it is entitled to. The rest are worth what they bid. A
-    deadline asks for no less than a gang has that has just come up to that size.
+    It tries them in a rounding: guarantees first, then deadlines, then protected gangs, which must be within their
+    tenant's budget so that no other tenant waits for its share. The others are worth what they bid. For a gang that
+    changed a moment ago, a deadline requires at least its present size.
     """
-    first = problem.first.copy()
-    fresh = np.nonzero(book.running & (first >= 0) & (book.ran_s < dials.fresh_s) & (choices.present >= 0))[0]
+    first = problem.mandatory.copy()
+    fresh = np.nonzero(book.running & (first >= 0) & (book.ran_s < config.fresh_s) & (choices.present >= 0))[0]
     larger = problem.size[fresh, choices.present[fresh]] > problem.size[fresh, first[fresh]]
     first[fresh[larger]] = choices.present[fresh[larger]]
     rows = np.nonzero(stays & (first < 0))[0]
     if not len(rows):
         return first
-    desk = GangRounding(problem) if problem.rules is None else TreeRounding(problem)
-    desk.secure()
+    rounding = GangRounding(problem) if problem.rules is None else TreeRounding(problem)
+    rounding.give_guarantees()
     for job in np.nonzero(first >= 0)[0].tolist():
-        desk.oblige(job, int(first[job]))
+        rounding.give_mandatory(job, int(first[job]))
     density = _present(problem.utility, choices, rows) / np.maximum(_present(problem.size, choices, rows), 1)
     for job in rows[np.argsort(-density, kind="stable")].tolist():
         column = int(choices.present[job])
         only = np.zeros(problem.utility.shape[1])
         only[column] = 1.0
-        if desk.column[job] == column or (desk.column[job] < 0 and desk.give(job, only, column)):
+        if rounding.column[job] == column or (rounding.column[job] < 0 and rounding.give(job, only, column)):
             first[job] = column
     return first
 

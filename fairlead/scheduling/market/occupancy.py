@@ -55,8 +55,8 @@ class KeptRoom:
 class Occupancy:
     """Free amounts per node, gangs by job; every step is written down, so that a try can be taken back."""
 
-    ground: NodeCapacity
-    wishes: Mapping[str, SeatRequest]
+    capacity: NodeCapacity
+    requests: Mapping[str, SeatRequest]
     neighbours: ClassesByNode | None = None
     kept: KeptRoom | None = None
     rough: bool = False  # nodes that are about as warm count as alike, and gangs sit on nodes that are about as fast
@@ -75,9 +75,9 @@ class Occupancy:
     heat: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        nodes = self.ground.nodes
-        self.free = self.ground.devices.copy()
-        self.spare = {name: amount.copy() for name, amount in self.ground.amounts.items()}
+        nodes = self.capacity.nodes
+        self.free = self.capacity.devices.copy()
+        self.spare = {name: amount.copy() for name, amount in self.capacity.amounts.items()}
         self.on = [{} for _ in nodes]
         self.awake = np.array([not node.asleep for node in nodes], dtype=bool)
         known = [node.temperature_c for node in nodes if node.temperature_c is not None]
@@ -97,32 +97,32 @@ class Occupancy:
     def where(self, places: frozenset[str]) -> Bools:
         """Which nodes these names mean."""
         if places not in self._allowed:
-            self._allowed[places] = self.ground.allowed(places)
+            self._allowed[places] = self.capacity.allowed(places)
         return self._allowed[places]
 
-    def fit(self, wish: SeatRequest) -> Ints:
+    def fit(self, request: SeatRequest) -> Ints:
         """How many of its workers each node takes now."""
-        count = self._fits.get(wish.need)
+        count = self._fits.get(request.need)
         if count is None:
-            count = self._fits[wish.need] = fitting(wish.need, self.free, self.spare)
-        if wish.only:
-            count = np.where(self.where(wish.only), count, 0)
-        if self.kept is not None and wish.job != self.kept.job and wish.takes_s > self.kept.in_s:
+            count = self._fits[request.need] = fitting(request.need, self.free, self.spare)
+        if request.only:
+            count = np.where(self.where(request.only), count, 0)
+        if self.kept is not None and request.job != self.kept.job and request.takes_s > self.kept.in_s:
             count = np.minimum(count, np.maximum(self.kept.surplus, 0))
         return count
 
-    def can_stay(self, wish: SeatRequest, seats: Seats) -> bool:
+    def can_stay(self, request: SeatRequest, seats: Seats) -> bool:
         """Whether these very seats are there, allowed and free."""
-        if len(seats) != wish.size:
+        if len(seats) != request.size:
             return False
         count = counted(seats)
-        if any(name not in self.ground.at for name in count):
+        if any(name not in self.capacity.at for name in count):
             return False
-        at = [self.ground.at[name] for name in count]
-        if wish.only and not self.where(wish.only)[at].all():
+        at = [self.capacity.at[name] for name in count]
+        if request.only and not self.where(request.only)[at].all():
             return False
-        spare = {name: self.spare[name][at] for name, _ in wish.need if name in self.spare}
-        fit = fitting(wish.need, self.free[at], spare)
+        spare = {name: self.spare[name][at] for name, _ in request.need if name in self.spare}
+        fit = fitting(request.need, self.free[at], spare)
         return all(map(ge, fit.tolist(), count.values()))
 
     def sit(self, job: str, counts: Counts) -> None:
@@ -149,12 +149,12 @@ class Occupancy:
             self._move(job, counts, -sign)
 
     def _move(self, job: str, counts: Counts, sign: int) -> None:
-        wish, kept = self.wishes[job], self.kept
+        request, kept = self.requests[job], self.kept
         self._fits.clear()
-        stays = kept is not None and wish.takes_s > kept.in_s
+        stays = kept is not None and request.takes_s > kept.in_s
         for node, many in counts.items():
             self.free[node] -= sign * many
-            for name, much in wish.need:
+            for name, much in request.need:
                 self.spare[name][node] -= sign * many * much
             if sign > 0:
                 self.on[node][job] = many
@@ -163,7 +163,7 @@ class Occupancy:
             if kept is not None and stays:
                 kept.surplus[node] -= sign * many
             if self.neighbours is not None:
-                self.neighbours.count(node, wish.kind, sign)
+                self.neighbours.count(node, request.kind, sign)
         if sign > 0:
             self.gangs[job] = counts
         else:
@@ -174,11 +174,11 @@ class Occupancy:
         if len(counts) == 1:
             return 0
         nodes = np.fromiter(counts, dtype=np.int64)
-        for level, domain in enumerate(self.ground.domains):
+        for level, domain in enumerate(self.capacity.domains):
             if (domain[nodes] == domain[nodes[0]]).all():
                 return level
-        return len(self.ground.domains) - 1
+        return len(self.capacity.domains) - 1
 
     def seats(self, job: str) -> Seats:
         counts = self.gangs[job]
-        return tuple(self.ground.nodes[node].name for node in sorted(counts) for _ in range(counts[node]))
+        return tuple(self.capacity.nodes[node].name for node in sorted(counts) for _ in range(counts[node]))

@@ -1,4 +1,4 @@
-"""The state as arrays: which gangs each job could be given, and how fast it would run on each."""
+"""Builds the offers: the gangs that each job could be given, and its speed on each, as arrays."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from fairlead.cluster import Node
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.market.menus import Bools, Floats, Gang, Ints, Menus
 from fairlead.scheduling.market.row_reductions import largest, smallest
 from fairlead.scheduling.state import JobState
 
-__all__ = ["Bools", "Floats", "Gang", "Ints", "Offers", "Pool", "offers", "present"]
+__all__ = ["Bools", "Floats", "Gang", "Ints", "Offers", "Pool", "offers", "present_gang"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Offers:
-    """Row by row what each job may choose from; rows are padded with offers of speed 0."""
+    """One row of possible gangs per job; rows are padded with offers of speed 0."""
 
     kind: Ints
     size: Ints
@@ -60,12 +60,12 @@ class Offers:
 
     @cached_property
     def efficient(self) -> Floats:
-        """The speed that each device of an offer adds."""
+        """Speed per device of each offer."""
         return self.speed / np.maximum(self.size, 1)
 
     @cached_property
     def reference(self) -> Ints:
-        """The column of each job's most efficient gang; of equals the smaller one on the faster type."""
+        """The column of each job's most efficient gang, its reference gang."""
         return np.asarray(self.efficient.argmax(axis=1), dtype=np.int64)
 
     @cached_property
@@ -75,11 +75,11 @@ class Offers:
 
     @cached_property
     def least(self) -> Ints:
-        """The size of each job's smallest gang; more than there could ever be where it has none."""
+        """The size of each job's smallest gang; the largest integer where it has none."""
         return smallest(np.where(self.speed > 0, self.size, np.iinfo(np.int64).max))
 
     def best_on(self, kinds: int) -> Floats:
-        """By job and type, of so many types, the efficiency of its most efficient gang there."""
+        """By job and type, the efficiency of its most efficient gang there."""
         found = np.zeros((self.jobs, max(kinds, 1)))
         for kind in range(kinds):
             found[:, kind] = largest(np.where(self.kind == kind, self.efficient, 0.0))
@@ -92,8 +92,8 @@ class Offers:
 
 
 def offers(jobs: Sequence[JobState], pool: Pool, *, fine: bool = False) -> Offers:
-    """Worked out once per shape, and then dealt out to all of that shape; ``fine``: every size within a node."""
-    gangs = [present(jobs[at], pool) if seats else None for at, seats in enumerate(read(jobs, "seats"))]
+    """The offers of these jobs, computed once per shape of job. ``fine``: every size within a node."""
+    gangs = [present_gang(jobs[at], pool) if seats else None for at, seats in enumerate(read_column(jobs, "seats"))]
     menus = _menus(pool, fine)
     row = menus.rows(jobs, gangs)
     kind, size, speed = menus.kind.take(row, axis=0), menus.size.take(row, axis=0), menus.speed.take(row, axis=0)
@@ -113,8 +113,8 @@ def _columns(gangs: Sequence[Gang | None], kind: Ints, size: Ints, speed: Floats
     return column
 
 
-def present(job: JobState, pool: Pool) -> Gang | None:
-    """The gang it sits on, as long as all its nodes serve and are of one type."""
+def present_gang(job: JobState, pool: Pool) -> Gang | None:
+    """The (type, size) of its present gang; None unless all its nodes are in service and of one type."""
     if not job.seats or job.broken:
         return None
     kinds = {pool.kind_of.get(name, -1) for name in job.seats}
@@ -123,11 +123,11 @@ def present(job: JobState, pool: Pool) -> Gang | None:
 
 
 _MENUS: dict[tuple[object, ...], Menus] = {}
-"""By pool; a menu is a pure function of the pool and its shape."""
+"""Cached by pool; a menu is a pure function of the pool and the job's shape."""
 
 
 def _menus(pool: Pool, fine: bool) -> Menus:
-    """What was worked out before for such a pool."""
+    """The cached menus of such a pool."""
     there = (pool.types, tuple(pool.capacity.tolist()), tuple(pool.width.tolist()), fine)
     if there not in _MENUS:
         if len(_MENUS) > 1:

@@ -15,15 +15,15 @@ from fairlead.scheduling.market.capacity_arrays import NodeCapacity
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.device_worth import BidColumns
 from fairlead.scheduling.market.gang_choice import ChosenGangs, GangRounding, Problem, choose
-from fairlead.scheduling.market.limits import special
+from fairlead.scheduling.market.limits import needs_node_check
 from fairlead.scheduling.market.occupancy import KeptRoom, SeatRequest, Seats
 from fairlead.scheduling.market.offers import Ints, Offers, Pool
 from fairlead.scheduling.market.seat_requests import seat_request
-from fairlead.scheduling.market.seating import admitted, arranged
-from fairlead.scheduling.market.seats import seated
+from fairlead.scheduling.market.seating import arrange_gangs, fit_residency
+from fairlead.scheduling.market.seats import seat_gangs
 from fairlead.scheduling.market.tree_rounding import TreeRounding
 from fairlead.scheduling.phrases import duration_text, reason, workers
-from fairlead.scheduling.scaling import PAYBACK, pressed, remaining_s
+from fairlead.scheduling.scaling import PAYBACK, deadline_is_tight, remaining_s
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
 
 SETTLE_S = 5.0
@@ -46,38 +46,38 @@ class PlacedGangs:
     kept: Mapping[int, KeptRoom] = field(default_factory=dict)
 
 
-class Known(NamedTuple):
+class PlacementCache(NamedTuple):
     """What was found while devices are dealt out: seats by type, gangs (row, size) and for whom room is kept; and the
     wish of each gang (row, type, size), which stays the same."""
 
     placed: dict[tuple[int, tuple[tuple[int, int], ...], SeatRequest | None], tuple[PlacedGangs, SeatRequest | None]]
-    wishes: dict[tuple[int, int, int], SeatRequest]
+    requests: dict[tuple[int, int, int], SeatRequest]
 
 
-def dealt(
+def place_gangs(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: ChosenGangs,
-    book: BidColumns, dials: MarketConfig,
+    book: BidColumns, config: MarketConfig,
 ) -> tuple[ChosenGangs, PlacedGangs]:  # fmt: skip
     """Seats for what was chosen; while somebody finds none, devices are dealt out again without it, a few times.
 
     All who found none on the way stand in ``unseated`` in the end.
     """
-    known = Known({}, {})
-    found = placed(state, jobs, choices, pool, problem, chosen, book, dials, known)
+    known = PlacementCache({}, {})
+    found = place_once(state, jobs, choices, pool, problem, chosen, book, config, known)
     missed = list(found.unseated)
     for _ in range(PASSES - 1):
         if not found.unseated:
             break
         problem = without(problem, choices, found.unseated)
         chosen = choose(problem, GangRounding if problem.rules is None else TreeRounding)
-        found = placed(state, jobs, choices, pool, problem, chosen, book, dials, known, found.heads)
+        found = place_once(state, jobs, choices, pool, problem, chosen, book, config, known, found.heads)
         missed += found.unseated
     return chosen, replace(found, unseated=tuple(missed))
 
 
-def placed(
+def place_once(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: ChosenGangs,
-    book: BidColumns, dials: MarketConfig, known: Known, heads: Mapping[int, SeatRequest] | None = None,
+    book: BidColumns, config: MarketConfig, known: PlacementCache, heads: Mapping[int, SeatRequest] | None = None,
 ) -> PlacedGangs:  # fmt: skip
     """Seats for all chosen gangs; where nothing but devices matters they always find some.
 
@@ -94,15 +94,15 @@ def placed(
         nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
         plain = None
         if kind not in found.heads and not _matters(state, [jobs[row] for row, _ in wanted]):
-            plain = _plain(jobs, wanted, nodes, frozen(state, [jobs[row] for row, _ in wanted]))
+            plain = _plain(jobs, wanted, nodes, immovable_gangs(state, [jobs[row] for row, _ in wanted]))
         if plain is not None:
             found = replace(found, seats={**found.seats, **plain})
         else:
             same = (kind, tuple(wanted), found.heads.get(kind))
             if same not in known.placed:
-                ground, head = NodeCapacity.of(nodes), found.heads.get(kind)
-                wishes = _wishes(state, jobs, kind, wanted, ground, book, problem, column, known.wishes)
-                known.placed[same] = _arranged(state, jobs, kind, wanted, ground, wishes, dials, head)
+                capacity, head = NodeCapacity.of(nodes), found.heads.get(kind)
+                requests = _seat_requests(state, jobs, kind, wanted, capacity, book, problem, column, known.requests)
+                known.placed[same] = _arranged(state, jobs, kind, wanted, capacity, requests, config, head)
             found = _with(found, kind, *known.placed[same])
     return found
 
@@ -121,11 +121,11 @@ def _plain(
     jobs: Sequence[JobState],
     wanted: Sequence[tuple[int, int]],
     nodes: Sequence[Node],
-    frozen: Collection[str] | None = None,
+    immovable_gangs: Collection[str] | None = None,
 ) -> Mapping[str, Seats] | None:
     """Seats where only devices count; None if somebody would have to sit where it does not run at all."""
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
-    seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now, frozen)
+    seats = seat_gangs(nodes, {jobs[row].id: size for row, size in wanted}, now, immovable_gangs)
     for row, size in wanted if len(nodes) > 1 else ():
         where, curve = seats[jobs[row].id], jobs[row].curve
         if where[0] != where[-1] and curve is not None and curve.speed(nodes[0].device_type, size, FAR) <= 0:
@@ -133,7 +133,7 @@ def _plain(
     return seats
 
 
-def frozen(state: ClusterState, jobs: Sequence[JobState]) -> frozenset[str] | None:
+def immovable_gangs(state: ClusterState, jobs: Sequence[JobState]) -> frozenset[str] | None:
     """Gangs that are not moved so that others sit closer together.
 
     None where devices that a decision frees can be given away at once: there nobody need keep its seats.
@@ -149,7 +149,7 @@ def _may_move(job: JobState, now_s: float) -> bool:
     if job.starts_over or now_s - job.since_s < max(SETTLE_S, cost_s / COST_SHARE):
         return False
     left_s = remaining_s(job, size)
-    return (left_s is None or left_s > PAYBACK * cost_s) and not pressed(job, size, now_s)
+    return (left_s is None or left_s > PAYBACK * cost_s) and not deadline_is_tight(job, size, now_s)
 
 
 def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
@@ -158,17 +158,17 @@ def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
         return True
     if not state.at_once and len({round(node.speed, 1) for node in state.nodes}) > 1:
         return True
-    return any(special(job) or job.near for job in jobs) or any(
+    return any(needs_node_check(job) or job.near for job in jobs) or any(
         node.asleep or node.temperature_c is not None for node in state.nodes
     )
 
 
-def _wishes(
-    state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], ground: NodeCapacity,
+def _seat_requests(
+    state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], capacity: NodeCapacity,
     book: BidColumns, problem: Problem, column: Ints, known: dict[tuple[int, int, int], SeatRequest],
 ) -> list[SeatRequest]:  # fmt: skip
     """What these gangs ask of the nodes of this type."""
-    device_type, levels = ground.nodes[0].device_type, len(ground.domains)
+    device_type, levels = capacity.nodes[0].device_type, len(capacity.domains)
     for row, size in wanted:
         if (row, kind, size) not in known:
             left, declared, worth = book.left[row], book.declared[row], problem.utility[row, column[row]]
@@ -179,31 +179,33 @@ def _wishes(
 
 
 def _arranged(
-    state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], ground: NodeCapacity,
-    wishes: Sequence[SeatRequest], dials: MarketConfig, head: SeatRequest | None,
+    state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], capacity: NodeCapacity,
+    requests: Sequence[SeatRequest], config: MarketConfig, head: SeatRequest | None,
 ) -> tuple[PlacedGangs, SeatRequest | None]:  # fmt: skip
     """Seats on this type, and for whom room is kept there."""
     row_of = {jobs[row].id: (row, size) for row, size in wanted}
-    wishes, turned_away = admitted(ground, wishes)
+    requests, turned_away = fit_residency(capacity, requests)
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
     if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
         head = None
-    stay = frozen(state, [jobs[row] for row, _ in wanted])
-    here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head, frozen=stay)
+    stay = immovable_gangs(state, [jobs[row] for row, _ in wanted])
+    here = arrange_gangs(
+        capacity, requests, now, horizon_s=config.horizon_s, table=state.colocation, head=head, frozen=stay
+    )
     unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in (*turned_away, *here.unseated))
     if head is None and here.kept is not None:
-        head = next(wish for wish in wishes if wish.job == here.kept.job)
+        head = next(request for request in requests if request.job == here.kept.job)
     return PlacedGangs(here.seats, unseated, {}, {} if here.kept is None else {kind: here.kept}), head
 
 
 def without(problem: Problem, choices: Offers, unseated: Sequence[tuple[int, int, int]]) -> Problem:
     """The same choice without the gangs that found no seats, nor larger ones of the same job on the same type."""
-    utility, first = problem.utility.copy(), problem.first.copy()
+    utility, first = problem.utility.copy(), problem.mandatory.copy()
     for row, kind, size in unseated:
         utility[row, (choices.kind[row] == kind) & (choices.size[row] >= size)] = 0.0
         if first[row] >= 0 and utility[row, first[row]] <= 0:
             first[row] = -1
-    return replace(problem, utility=utility, first=first)
+    return replace(problem, utility=utility, mandatory=first)
 
 
 def reservations(placed: PlacedGangs, now_s: float) -> tuple[Reservation, ...]:
@@ -215,7 +217,7 @@ def reservations(placed: PlacedGangs, now_s: float) -> tuple[Reservation, ...]:
     )
 
 
-def told(
+def with_seat_reasons(
     decisions: Sequence[Decision], jobs: Sequence[JobState], placed: PlacedGangs, now_s: float
 ) -> tuple[Decision, ...]:
     """The decisions, where those who were given devices but found no seats are told so, and when they will."""
@@ -232,7 +234,7 @@ def told(
 
 
 def _no_room(hold: Hold, size: int, kept: KeptRoom | None, now_s: float) -> Hold:
-    text = f"waits for room: {workers(size)} would be its turn, but what is free is not where they fit together"
+    text = f"waits for room: it bids enough for {workers(size)}, but the free devices are not close enough together"
     if kept is None:
         return structs.replace(hold, reason=reason("no-room", text, size=size))
     text += f"; room is kept for it on {', '.join(kept.nodes)} in about {duration_text(kept.in_s)}"

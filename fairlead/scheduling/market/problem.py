@@ -1,4 +1,4 @@
-"""What has to be chosen, as values: offers with their worth, what they take, what there is; and what was chosen."""
+"""Defines the choice problem: offers with utility, size and type, capacities and budgets; and its solution."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fairlead.scheduling.market.row_reductions import smallest as smallest_of
 
 @dataclass(frozen=True)
 class Problem:
-    """Utility of every offer (0: not possible), what it takes, and what there is.
+    """Utility (0: not possible), type and size of every offer, and the devices there are.
 
-    ``budget`` is what each group of jobs (a tenant) may use before all others have theirs; ``ceiling`` what it may use
-    at all. A gang fits a budget if ``share`` of it does: so whole gangs are rounded to budgets, not cut off at them.
+    ``budget`` is what each group of jobs (a tenant or queue) may use before all others have had theirs; ``ceiling`` is
+    what it may use at all. A gang fits a budget if ``share`` of it does, so budgets are rounded to whole gangs.
     """
 
     utility: Floats
@@ -29,8 +29,8 @@ class Problem:
     budget: Floats
     ceiling: Floats
     share: Floats  # by job
-    first: Ints  # the column that a job is given before anybody bids; -1 for none
-    rules: Rules | None = None  # of groups above and below each other; None: they stand side by side
+    mandatory: Ints  # the column that a job is given before the bidding; -1 for none
+    rules: Rules | None = None  # of groups in a tree; None: groups side by side
 
     @property
     def jobs(self) -> int:
@@ -45,8 +45,8 @@ class Problem:
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[bool], list[int]]:
-        """Type and size of every offer and whether it is possible, row after row, and the group of every job: to be
-        read one by one, which arrays are slow at."""
+        """Type, size and possibility of every offer, and the group of every job, as lists: faster than arrays where
+        elements are read one by one."""
         possible = self.possible.ravel().tolist()
         return self.kind.ravel().tolist(), self.size.ravel().tolist(), possible, self.group.tolist()
 
@@ -57,44 +57,44 @@ class Problem:
 
     @cached_property
     def cell(self) -> Ints:
-        """The place of every offer in a table by group and type."""
+        """The index of every offer in a table by group and type."""
         return self.group[:, None] * len(self.capacity) + self.kind
 
     @cached_property
     def least(self) -> Ints:
-        """The size of each job's smallest possible gang; more than there could ever be where it has none."""
+        """The size of each job's smallest possible gang; the largest integer where it has none."""
         return smallest_of(np.where(self.utility > 0, self.size, np.iinfo(np.int64).max))
 
     @cached_property
     def smallest(self) -> Ints:
-        """By job and type, the size of its smallest possible gang; more than there could ever be where it has none."""
+        """By job and type, the size of its smallest possible gang; the largest integer where it has none."""
         none = np.iinfo(np.int64).max
         possible = np.where(self.possible, self.size, none)
         kinds = range(len(self.capacity))
         return np.stack([np.where(self.kind == kind, possible, none).min(axis=1) for kind in kinds], axis=1)
 
     def part(self, jobs: Ints, column: Ints) -> Problem:
-        """These jobs, as rows, and nothing but the devices that they have by these columns; no group counts."""
+        """The problem of these jobs alone on the devices that they have by these columns; groups do not count."""
         got = jobs[column[jobs] >= 0]
         has = np.bincount(self.kind[got, column[got]], self.size[got, column[got]], len(self.capacity))
         no_limit = np.full(1, np.inf)
         return Problem(
             self.utility[jobs], self.kind[jobs], self.size[jobs], has.astype(np.float64),
-            np.zeros(len(jobs), dtype=np.int64), no_limit, no_limit, self.share[jobs], self.first[jobs],
+            np.zeros(len(jobs), dtype=np.int64), no_limit, no_limit, self.share[jobs], self.mandatory[jobs],
         )  # fmt: skip
 
     def worth(self, column: Ints) -> float:
-        """The sum of utilities of what these columns give."""
+        """The sum of the utilities of these columns."""
         rows = (column >= 0).nonzero()[0]
         return float(self.utility[rows, column[rows]].sum())
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenGangs:
-    """The column that each job gets, -1 for none; the prices per device and type; the sum of utilities.
+    """The column that each job gets (-1: none), the price per device by type, and the sum of utilities.
 
-    ``entitled`` is what each got while budgets counted, before what was left was lent; ``tiers`` the same as the
-    budgets of one tier of queues after the other ended, the deepest first; the last of them is ``entitled``.
+    ``entitled`` are the columns while budgets counted, before unused devices were lent. ``tiers`` are the columns as
+    budgets ended tier by tier, the deepest queues first; the last of them is ``entitled``.
     """
 
     column: Ints

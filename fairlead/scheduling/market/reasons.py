@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.cluster import same_seats
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.market.device_worth import STRETCHED, TAIL, OfferWorth
 from fairlead.scheduling.market.gang_choice import ChosenGangs
 from fairlead.scheduling.market.seats import Seats
@@ -34,11 +34,11 @@ class BidFigures:
         if self.why[at] == STRETCHED:
             return f"it would take {self.stretch[at]:.1f} times as long as alone"
         if self.why[at] == TAIL:
-            return "it is among those that decide when all work is done"
+            return "it is one of the long jobs that decide when all work is done"
         return f"about {duration_text(self.remaining_s[at])} of work are left"
 
 
-def said(
+def explained_decisions(
     jobs: Sequence[JobState], seats: Mapping[str, Seats], bids: OfferWorth, chosen: ChosenGangs, *, waits: bool = True,
     short: Mapping[int, str] | None = None, barred: Mapping[int, Reason] | None = None,
 ) -> list[Decision]:  # fmt: skip
@@ -50,7 +50,7 @@ def said(
     made: list[Decision] = []
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
     figures, possible = BidFigures.of(bids), (bids.utility.max(axis=1, initial=0.0) > 0).tolist()
-    names, seated, sizes = (read(jobs, name) for name in ("id", "seats", "min_workers"))
+    names, seated, sizes = (read_column(jobs, name) for name in ("id", "seats", "min_workers"))
     wants = {size: f"waits for {devices(size)}: others bid more; its bid is " for size in set(sizes)}
     for at, (name, has, size) in enumerate(zip(names, seated, sizes, strict=True)):
         wanted = seats.get(name, ())

@@ -14,41 +14,41 @@ LOOKED_AT = 16
 """Domains that are looked at, those that lack least first."""
 
 
-def reserved(floor: Occupancy, wish: SeatRequest) -> KeptRoom | None:
+def reserved(occupancy: Occupancy, request: SeatRequest) -> KeptRoom | None:
     """The soonest that it fits as those who run end one by one, or None if their ends do not help it."""
     best: KeptRoom | None = None
-    for _, last, pace in runs(wish, len(floor.ground.domains)):
+    for _, last, pace in runs(request, len(occupancy.capacity.domains)):
         if pace <= 0:
             continue
-        domain = floor.ground.domains[last]
-        whole = np.bincount(domain, floor.ground.holds(wish.need, wish.only))
-        lacks = wish.size - np.bincount(domain, floor.fit(wish))
-        for number in np.argsort(np.where(whole >= wish.size, lacks, np.inf), kind="stable")[:LOOKED_AT].tolist():
-            if whole[number] < wish.size:
+        domain = occupancy.capacity.domains[last]
+        whole = np.bincount(domain, occupancy.capacity.holds(request.need, request.only))
+        lacks = request.size - np.bincount(domain, occupancy.fit(request))
+        for number in np.argsort(np.where(whole >= request.size, lacks, np.inf), kind="stable")[:LOOKED_AT].tolist():
+            if whole[number] < request.size:
                 break
-            found = _soonest(floor, wish, domain == number)
+            found = _soonest(occupancy, request, domain == number)
             if found is not None and (best is None or found.in_s < best.in_s):
                 best = found
     return best
 
 
-def _soonest(floor: Occupancy, wish: SeatRequest, inside: Bools) -> KeptRoom | None:
+def _soonest(occupancy: Occupancy, request: SeatRequest, inside: Bools) -> KeptRoom | None:
     """When enough gangs of this domain are expected to have ended, on paper only."""
-    mark, in_s = floor.mark(), 0.0
-    there = {job for node in np.nonzero(inside)[0].tolist() for job in floor.on[node]}
+    mark, in_s = occupancy.mark(), 0.0
+    there = {job for node in np.nonzero(inside)[0].tolist() for job in occupancy.on[node]}
     try:
-        for job in sorted(there, key=lambda job: (floor.wishes[job].ends_s, job)):
-            in_s = floor.wishes[job].ends_s
+        for job in sorted(there, key=lambda job: (occupancy.requests[job].ends_s, job)):
+            in_s = occupancy.requests[job].ends_s
             if not math.isfinite(in_s):
                 return None
-            floor.leave(job)
-            seats = best_seats(floor, wish, inside)
+            occupancy.leave(job)
+            seats = best_seats(occupancy, request, inside)
             if seats is not None:
-                surplus = np.where(inside, floor.free, np.iinfo(np.int64).max // 2)
+                surplus = np.where(inside, occupancy.free, np.iinfo(np.int64).max // 2)
                 for node, many in seats.items():
                     surplus[node] -= many
-                names = tuple(sorted(floor.ground.nodes[node].name for node in seats))
-                return KeptRoom(wish.job, in_s, names, surplus)
+                names = tuple(sorted(occupancy.capacity.nodes[node].name for node in seats))
+                return KeptRoom(request.job, in_s, names, surplus)
     finally:
-        floor.back(mark)
+        occupancy.back(mark)
     return None

@@ -26,7 +26,9 @@ Chunk = tuple[int, int, int]
 """Devices that a queue takes at once; the job and the column of a gang that must have them, or -1."""
 
 
-def rotated(problem: Problem, parts: Shares, devices: float, choices: Offers, pressed: Sequence[int] = ()) -> Problem:
+def rotate_budgets(
+    problem: Problem, shares: Shares, devices: float, choices: Offers, pressed: Sequence[int] = ()
+) -> Problem:
     """The problem with budgets of whole gangs that can all be had at once: whoever is furthest behind has its next one.
 
     ``problem.budget`` is what each queue may want: its share and what it has saved up, or less what it has overdrawn.
@@ -36,12 +38,12 @@ def rotated(problem: Problem, parts: Shares, devices: float, choices: Offers, pr
     gang that its share has no room for saves up for it. Jobs that must run now are in the budget before anybody else;
     then come, in each queue, those that are ``pressed``, in this order: they must run if its budget has room for them.
     """
-    wants, has, most = (one.tolist() for one in (problem.budget, parts.has, problem.ceiling))
-    share = [max(float(parts.entitled[name]), 1e-9) for name in parts.names]
-    forced = np.nonzero(problem.first >= 0)[0]
-    had = np.bincount(problem.group[forced], problem.size[forced, problem.first[forced]], len(wants)).tolist()
+    wants, has, most = (one.tolist() for one in (problem.budget, shares.has, problem.ceiling))
+    share = [max(float(shares.entitled[name]), 1e-9) for name in shares.names]
+    forced = np.nonzero(problem.mandatory >= 0)[0]
+    had = np.bincount(problem.group[forced], problem.size[forced, problem.mandatory[forced]], len(wants)).tolist()
     room = devices - sum(had)
-    first = problem.first.copy()
+    first = problem.mandatory.copy()
     chunks = _chunks(problem, share, _smallest(problem, choices, pressed))
 
     def turn(at: int) -> tuple[float, int, Chunk] | None:
@@ -70,7 +72,7 @@ def rotated(problem: Problem, parts: Shares, devices: float, choices: Offers, pr
             first[job] = column
         if (found := turn(at)) is not None:
             heappush(queue, found)
-    return replace(problem, budget=np.array(had, dtype=np.float64), share=np.ones(problem.jobs), first=first)
+    return replace(problem, budget=np.array(had, dtype=np.float64), share=np.ones(problem.jobs), mandatory=first)
 
 
 def _smallest(problem: Problem, choices: Offers, pressed: Sequence[int]) -> dict[int, int]:
@@ -81,7 +83,7 @@ def _smallest(problem: Problem, choices: Offers, pressed: Sequence[int]) -> dict
         if column < 0 or problem.utility[job, column] <= 0:
             least = (problem.size[job] == problem.least[job]) & (problem.utility[job] > 0)
             column = int(np.where(least, problem.utility[job], -1.0).argmax())
-        if problem.utility[job, column] > 0 and problem.first[job] < 0:
+        if problem.utility[job, column] > 0 and problem.mandatory[job] < 0:
             found[job] = column
     return found
 
@@ -94,7 +96,7 @@ def _chunks(problem: Problem, share: list[float], pressed: Mapping[int, int]) ->
     """
     _, density, order = problem.by_density
     order = order[density[order] > 0]
-    must = problem.first.copy()
+    must = problem.mandatory.copy()
     must[list(pressed)] = list(pressed.values())
     has = np.where(must >= 0, problem.size[np.arange(problem.jobs), must], problem.least)
     more = np.maximum(largest(np.where(problem.utility > 0, problem.size, 0)) - has, 0)
@@ -125,7 +127,9 @@ def _steps(jobs: list[tuple[int, int]], step: int) -> Iterator[int]:
         yield singles
 
 
-def uninterrupted(problem: Problem, choices: Offers, book: BidColumns, starts_over: Bools, parts: Shares) -> Problem:
+def keep_commands_running(
+    problem: Problem, choices: Offers, book: BidColumns, starts_over: Bools, shares: Shares
+) -> Problem:
     """The problem in which gangs that would lose all they have done keep them for one turn, whatever their budget says.
 
     What a command has beyond its queue's share is a debt that is repaid first. Its turn is over when that debt is as
@@ -133,28 +137,28 @@ def uninterrupted(problem: Problem, choices: Offers, book: BidColumns, starts_ov
     command that its queue's share has room for and that does not say so is left one turn: it was lent what it has.
     Those that have run longest are never stopped for others while all of them together are within the share.
     """
-    rows = np.nonzero(starts_over & book.running & (problem.first < 0))[0]
+    rows = np.nonzero(starts_over & book.running & (problem.mandatory < 0))[0]
     rows = rows[problem.utility[rows, choices.present[rows]] > 0]
     if not len(rows):
         return problem
     column = choices.present[rows]
     size, speed = problem.size[rows, column], np.maximum(choices.speed[rows, column], TINY)
     takes_s = np.where(book.declared[rows], (book.left[rows] + book.done[rows]) / speed, 0.0)
-    debt = -np.array([parts.accounts[name].bucket for name in parts.names])[book.group[rows]]
+    debt = -np.array([shares.accounts[name].bucket for name in shares.names])[book.group[rows]]
     group = book.group[rows]
-    share = np.array([float(parts.entitled[name]) for name in parts.names])[group]
+    share = np.array([float(shares.entitled[name]) for name in shares.names])[group]
     turns = np.where(size > share, COMMAND_TURNS, 1.0)
-    lasts = (debt < size * np.maximum(takes_s, turns * parts.turn_s)) | _within(size, share, book.ran_s[rows], group)
-    desk = GangRounding(problem) if problem.rules is None else TreeRounding(problem)
-    desk.secure()
-    first = problem.first.copy()
+    lasts = (debt < size * np.maximum(takes_s, turns * shares.turn_s)) | _within(size, share, book.ran_s[rows], group)
+    rounding = GangRounding(problem) if problem.rules is None else TreeRounding(problem)
+    rounding.give_guarantees()
+    first = problem.mandatory.copy()
     for job in np.nonzero(first >= 0)[0].tolist():
-        desk.oblige(job, int(first[job]))
+        rounding.give_mandatory(job, int(first[job]))
     for job in rows[lasts][np.argsort(-book.ran_s[rows[lasts]], kind="stable")].tolist():
-        desk.oblige(job, int(choices.present[job]))
-        if desk.column[job] == choices.present[job]:
-            first[job] = desk.column[job]
-    return replace(problem, first=first)
+        rounding.give_mandatory(job, int(choices.present[job]))
+        if rounding.column[job] == choices.present[job]:
+            first[job] = rounding.column[job]
+    return replace(problem, mandatory=first)
 
 
 def _within(size: Ints, share: Floats, ran_s: Floats, group: Ints) -> Bools:

@@ -1,4 +1,4 @@
-"""What is largest or smallest in each row of a table: menus are short, and NumPy is slow at reducing short rows."""
+"""Row-wise maximum and minimum for tables with short rows, where NumPy's own reductions are slow."""
 
 from __future__ import annotations
 

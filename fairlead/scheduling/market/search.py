@@ -1,4 +1,4 @@
-"""Which gangs some jobs should have, all at once: every partial choice that could still lead to something better."""
+"""Searches the best gangs for a few jobs together: a label-setting search over partial choices with bounds."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fairlead.scheduling.market.menus import Bools, Floats, Ints
 from fairlead.scheduling.market.problem import Problem
 
 LABELS = 1_000
-"""Partial choices that are followed at the same time; beyond that many, the most promising."""
+"""Partial choices followed at the same time; of more, the most promising ones."""
 
 MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], dtype=np.uint64)
-"""Odd numbers that tell uses of devices apart: two that differ have the same sum by chance only."""
+"""Odd multipliers of a hash of device counts: two different uses collide by chance only."""
 
 FINE = 1_024.0
-"""Parts of a device that are told apart where workers count as more than one."""
+"""Resolution of charged devices in the hash, in parts of a device."""
 
 NO_COLUMN = np.array([-1], dtype=np.int64)
 
 
 @dataclass(slots=True)
 class Labels:
-    """Partial choices: their worth, what they leave free, and what the group at hand uses with them."""
+    """Partial choices: their value, the devices they leave free, and the devices of the group at hand."""
 
     value: Floats
     free: Floats
@@ -38,7 +38,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a job may have: columns with their worth, type and size; the last is to have nothing, where it may."""
+    """The options of a job: columns with worth, type and size; the last is no gang, where that is allowed."""
 
     column: Ints
     worth: Floats
@@ -47,7 +47,7 @@ class Options:
 
 
 class Search:
-    """Job by job all partial choices that could still lead to something better, each use of devices only once."""
+    """Extends partial choices job by job, dropping those that cannot improve and duplicates in device use."""
 
     def __init__(
         self, problem: Problem, column: Ints, easiest: Ints, price: Floats, toll: Floats, surplus: Floats,
@@ -61,26 +61,26 @@ class Search:
         self.ordered = self.group[self.order]
         stays = column.copy()
         stays[easiest] = -1
-        self.rows = np.nonzero(stays >= 0)[0]  # of those who keep what they have
+        self.rows = np.nonzero(stays >= 0)[0]  # jobs that keep their columns
         self.kinds, self.sizes = (table[self.rows, stays[self.rows]] for table in (problem.kind, problem.size))
         self.worth = problem.worth(stays)
         self.free = problem.capacity - np.bincount(self.kinds, self.sizes, len(problem.capacity))
         self._prepare()
 
     def _groups(self) -> Ints:
-        """Jobs of one group come after each other, where it matters."""
+        """The group of each job; jobs of one group are searched together if ceilings matter."""
         self.ceilings = bool(np.isfinite(self.problem.ceiling).any())
         return self.problem.group if self.ceilings else np.zeros(self.problem.jobs, dtype=np.int64)
 
     def _prepare(self) -> None:
         ceiling = self.problem.ceiling
         self.used = np.bincount(self.group[self.rows], self.sizes, len(ceiling)).astype(np.float64)
-        limited = self.toll > 0  # what is left of ceilings could be worth no more than this
+        limited = self.toll > 0  # the rest of the ceilings is worth at most this
         self.spare = float(self.toll[limited] @ (ceiling - self.used)[limited]) if limited.any() else 0.0
         self.mix = np.resize(MIX, len(self.problem.capacity))
 
     def run(self, value: float, close: float) -> Ints:
-        """The best choice found, or the one there was if none is worth more by this factor."""
+        """The best choice found, or the present one if none is better by this factor."""
         order = self.order
         ahead = np.maximum(self.surplus[order].max(axis=1), self.nothing[order])
         ahead = np.concatenate((np.cumsum(ahead[::-1])[::-1], (0.0,)))
@@ -98,7 +98,7 @@ class Search:
         return self._traced(kept, best) if labels.value[best] > value else self.column
 
     def _enter(self, labels: Labels, at: int) -> None:
-        """Before the job at this place: what its group uses is counted from here."""
+        """Before the job at this place: reset the count of its group's devices."""
         group = self.ordered
         if at == 0 or group[at] != group[at - 1]:
             labels.used = np.full(len(labels.value), self.used[group[at]])
@@ -114,7 +114,7 @@ class Search:
         return Options(columns, worth, kind, size)
 
     def _step(self, labels: Labels, job: int, ahead: float, worse: float) -> Labels | None:
-        """All partial choices, each with all that this job may have."""
+        """All partial choices extended by every option of this job."""
         may = self._options(job)
         kind, size = may.kind, may.size
         value = labels.value[:, None] + may.worth
@@ -132,7 +132,7 @@ class Search:
         return self._best(found, hope[at, option])
 
     def _best(self, labels: Labels, hope: Floats) -> Labels:
-        """Of those that leave the same, the one worth most; of too many, the most promising."""
+        """Of labels with equal use the most valuable one; of too many the most promising."""
         key = self._key(labels)
         order = np.lexsort((-labels.value, key))
         ordered = key[order]
@@ -144,7 +144,7 @@ class Search:
         return labels.of(keep)
 
     def _key(self, labels: Labels) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """A number that is the same for those that leave the same."""
+        """A hash of the device use of each label."""
         key = labels.free.astype(np.uint64) @ self.mix
         return key * MIX[0] + labels.used.astype(np.uint64) if self.ceilings else key
 
@@ -157,7 +157,7 @@ class Search:
 
 
 class PathSearch(Search):
-    """The same under limits of queues above and below each other: what is left of each stands beside what is free."""
+    """The search under limits of queues in a tree: the rest of each limit is tracked like free devices."""
 
     def __init__(
         self, problem: Problem, column: Ints, easiest: Ints, price: Floats, toll: Floats, surplus: Floats,
@@ -180,7 +180,7 @@ class PathSearch(Search):
         self.mix = np.cumprod(np.full(len(self.free), MIX[0]))
 
     def _enter(self, labels: Labels, at: int) -> None:
-        """Limits that count nobody from here on tell choices apart no more."""
+        """Drop limits that count no further job, so that labels are merged."""
         labels.free[:, self.last < at] = 0.0
 
     def _step(self, labels: Labels, job: int, ahead: float, worse: float) -> Labels | None:
@@ -202,7 +202,7 @@ class PathSearch(Search):
 
     @staticmethod
     def _within(free: Floats, takes: Floats) -> Bools:
-        """By partial choice and option, whether all that it takes is left."""
+        """By label and option, whether everything it takes is left."""
         fits = np.ones((len(free), len(takes)), dtype=bool)
         for room, taken in zip(free.T, takes.T, strict=True):
             if taken.any():

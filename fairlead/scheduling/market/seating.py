@@ -25,30 +25,33 @@ class SeatedGangs:
     kept: KeptRoom | None = None
 
 
-def admitted(ground: NodeCapacity, wishes: Sequence[SeatRequest]) -> tuple[list[SeatRequest], tuple[str, ...]]:
+def fit_residency(capacity: NodeCapacity, requests: Sequence[SeatRequest]) -> tuple[list[SeatRequest], tuple[str, ...]]:
     """Of gangs that may only run in some places those worth most, as far as these places hold them; and the others.
 
     Devices were dealt out by type, so a zone may have been promised to more gangs than it holds. Those who may run
     anywhere do not count: they can go elsewhere.
     """
-    bound = sorted((wish for wish in wishes if wish.only), key=lambda wish: (-wish.worth / wish.size, wish.job))
-    inside = {wish.only: ground.allowed(wish.only) for wish in bound}
-    left = {only: int(ground.devices[where].sum()) for only, where in inside.items()}
+    bound = sorted(
+        (request for request in requests if request.only),
+        key=lambda request: (-request.worth / request.size, request.job),
+    )
+    inside = {request.only: capacity.allowed(request.only) for request in bound}
+    left = {only: int(capacity.devices[where].sum()) for only, where in inside.items()}
     around = {
         only: [other for other, wide in inside.items() if not (where & ~wide).any()] for only, where in inside.items()
     }
     away: set[str] = set()
-    for wish in bound:
-        if any(left[other] < wish.size for other in around[wish.only]):
-            away.add(wish.job)
+    for request in bound:
+        if any(left[other] < request.size for other in around[request.only]):
+            away.add(request.job)
             continue
-        for other in around[wish.only]:
-            left[other] -= wish.size
-    return [wish for wish in wishes if wish.job not in away], tuple(sorted(away))
+        for other in around[request.only]:
+            left[other] -= request.size
+    return [request for request in requests if request.job not in away], tuple(sorted(away))
 
 
-def arranged(
-    ground: NodeCapacity, wishes: Sequence[SeatRequest], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
+def arrange_gangs(
+    capacity: NodeCapacity, requests: Sequence[SeatRequest], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
     table: Table | None = None, head: SeatRequest | None = None, frozen: Collection[str] | None = None,
 ) -> SeatedGangs:  # fmt: skip
     """Seats on these nodes of one type; ``now`` is where gangs sit so far.
@@ -59,56 +62,62 @@ def arranged(
     Unless ``frozen`` is None gangs that grow or shrink keep the seats they have, those frozen are never moved, and
     nodes that are about as warm or as fast count as alike.
     """
-    by_job = {wish.job: wish for wish in wishes}
-    neighbours = None if table is None else ClassesByNode.of(table, (wish.kind for wish in wishes), len(ground.nodes))
-    floor = Occupancy(ground, by_job, neighbours, rough=frozen is not None)
-    ordered = sorted(wishes, key=_rank)
-    for wish in ordered:
-        before = now.get(wish.job, ())
-        if before and floor.can_stay(wish, before):
-            floor.sit(wish.job, counted(ground.at[name] for name in before))
+    by_job = {request.job: request for request in requests}
+    neighbours = (
+        None if table is None else ClassesByNode.of(table, (request.kind for request in requests), len(capacity.nodes))
+    )
+    occupancy = Occupancy(capacity, by_job, neighbours, rough=frozen is not None)
+    ordered = sorted(requests, key=_rank)
+    for request in ordered:
+        before = now.get(request.job, ())
+        if before and occupancy.can_stay(request, before):
+            occupancy.sit(request.job, counted(capacity.at[name] for name in before))
     if frozen is not None:
-        _resize(floor, ordered, now)
-    moves = MoveBudget(frozenset(floor.gangs), horizon_s, MOST_MOVES if frozen is None else 1, frozen=frozen or ())
+        _resize(occupancy, ordered, now)
+    moves = MoveBudget(frozenset(occupancy.gangs), horizon_s, MOST_MOVES if frozen is None else 1, frozen=frozen or ())
     unseated: list[str] = []
-    for wish in ordered if head is None else sorted((*ordered, head), key=_rank):
-        if wish is head:
-            floor.kept = reserved(floor, wish)
-        elif wish.job not in floor.gangs and not _seat(floor, wish, moves):
-            unseated.append(wish.job)
-            if floor.kept is None:
-                floor.kept = reserved(floor, wish)
-    return SeatedGangs({job: floor.seats(job) for job in by_job if job in floor.gangs}, tuple(unseated), floor.kept)
+    for request in ordered if head is None else sorted((*ordered, head), key=_rank):
+        if request is head:
+            occupancy.kept = reserved(occupancy, request)
+        elif request.job not in occupancy.gangs and not _seat(occupancy, request, moves):
+            unseated.append(request.job)
+            if occupancy.kept is None:
+                occupancy.kept = reserved(occupancy, request)
+    return SeatedGangs(
+        {job: occupancy.seats(job) for job in by_job if job in occupancy.gangs}, tuple(unseated), occupancy.kept
+    )
 
 
-def _resize(floor: Occupancy, wishes: Sequence[SeatRequest], now: Mapping[str, Seats]) -> None:
+def _resize(occupancy: Occupancy, requests: Sequence[SeatRequest], now: Mapping[str, Seats]) -> None:
     """Gangs of another size than before: on some of their seats, or on all of them and others besides."""
-    for wish in wishes:
-        before = now.get(wish.job, ())
-        if wish.job in floor.gangs or not before or any(name not in floor.ground.at for name in before):
+    for request in requests:
+        before = now.get(request.job, ())
+        if request.job in occupancy.gangs or not before or any(name not in occupancy.capacity.at for name in before):
             continue
-        has = Counter(floor.ground.at[name] for name in before)
-        counts = shrunk(has, wish.size)
-        same = replace(wish, size=counts.total())
-        if not floor.can_stay(same, tuple(floor.ground.nodes[node].name for node in counts.elements())):
+        has = Counter(occupancy.capacity.at[name] for name in before)
+        counts = shrunk(has, request.size)
+        same = replace(request, size=counts.total())
+        if not occupancy.can_stay(same, tuple(occupancy.capacity.nodes[node].name for node in counts.elements())):
             continue
-        floor.sit(wish.job, counts)
-        if same.size < wish.size:
-            more = best_seats(floor, replace(wish, size=wish.size - same.size))
-            floor.leave(wish.job)
+        occupancy.sit(request.job, counts)
+        if same.size < request.size:
+            more = best_seats(occupancy, replace(request, size=request.size - same.size))
+            occupancy.leave(request.job)
             if more is not None:
-                floor.sit(wish.job, counts + Counter(more))
+                occupancy.sit(request.job, counts + Counter(more))
 
 
-def _rank(wish: SeatRequest) -> tuple[bool, int, str]:
-    return (not wish.only, -wish.size, wish.job)
+def _rank(request: SeatRequest) -> tuple[bool, int, str]:
+    return (not request.only, -request.size, request.job)
 
 
-def _seat(floor: Occupancy, wish: SeatRequest, moves: MoveBudget) -> bool:
-    found = next((seats for inside in floor.paces if (seats := best_seats(floor, wish, inside)) is not None), None)
-    pace = 0.0 if found is None else wish.pace(floor.level(found))
-    if make_room(floor, wish, moves, now_pace=pace):
+def _seat(occupancy: Occupancy, request: SeatRequest, moves: MoveBudget) -> bool:
+    found = next(
+        (seats for inside in occupancy.paces if (seats := best_seats(occupancy, request, inside)) is not None), None
+    )
+    pace = 0.0 if found is None else request.pace(occupancy.level(found))
+    if make_room(occupancy, request, moves, now_pace=pace):
         return True
     if found is not None:
-        floor.sit(wish.job, found)
+        occupancy.sit(request.job, found)
     return found is not None

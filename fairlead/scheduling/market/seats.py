@@ -16,7 +16,7 @@ LOOKED_AT = 64
 """Nodes that are considered when smaller gangs have to move: those with the most room."""
 
 
-def seated(
+def seat_gangs(
     nodes: Sequence[Node], wanted: Mapping[str, int], now: Mapping[str, Seats], frozen: Collection[str] | None = None
 ) -> dict[str, Seats]:
     """Seats on these nodes of one type for gangs of these sizes, which fit in sum; ``now`` is where they sit so far.
@@ -35,11 +35,11 @@ def seated(
         if moved:
             waiting = sorted({*moved, *waiting}, key=lambda one: (-wanted[one], one))
             stays.difference_update(moved)
-    return {job: counted(now[job])[0] if job in stays else room.seats(job) for job in wanted}
+    return {job: seats_by_node(now[job])[0] if job in stays else room.seats(job) for job in wanted}
 
 
 @lru_cache(maxsize=4096)
-def counted(seats: Seats) -> tuple[Seats, tuple[tuple[str, int], ...]]:
+def seats_by_node(seats: Seats) -> tuple[Seats, tuple[tuple[str, int], ...]]:
     """Seats in the order of nodes, and how many on each: most gangs sit where they sat a round ago."""
     return tuple(sorted(seats)), tuple(sorted(Counter(seats).items()))
 
@@ -64,7 +64,7 @@ class FreeDevices:
             before = now.get(job, ())
             if len(before) != size:
                 continue
-            counts = counted(before)[1]
+            counts = seats_by_node(before)[1]
             if all(name in at and free[at[name]] >= count for name, count in counts):
                 self.gangs[job] = {at[name]: count for name, count in counts}
                 for name, count in counts:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.cluster import same_seats
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.market.device_worth import TINY, BidColumns
 from fairlead.scheduling.market.gang_choice import ChosenGangs
 from fairlead.scheduling.market.menus import Floats
@@ -21,9 +21,9 @@ from fairlead.scheduling.state import JobState
 Seats = tuple[str, ...]
 
 
-def kept(
+def accounts_after_round(
     jobs: Sequence[JobState], book: BidColumns, choices: Offers, chosen: ChosenGangs, seats: Mapping[str, Seats],
-    parts: Shares,
+    shares: Shares,
     round_s: float | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The accounts to be seen again next round, once everybody sits on these seats for so long.
@@ -32,23 +32,23 @@ def kept(
     meanwhile: neither is useful to its tenant, nor did it want devices for longer than it was there. What is lost so
     is nobody's debt: it is shared by all who want more than they have, and only who lost more than others is owed it.
     """
-    charge = charges(jobs, parts.whole)
+    charge = charges(jobs, shares.whole)
 
     def by_queue(amounts: Floats) -> dict[str, float]:
         charged = amounts if charge is None else amounts * charge
-        sums = np.bincount(book.group, charged, len(parts.names)).tolist() if jobs else [0.0] * len(parts.names)
-        return parts.tree.summed(dict(zip(parts.names, sums, strict=True)))
+        sums = np.bincount(book.group, charged, len(shares.names)).tolist() if jobs else [0.0] * len(shares.names)
+        return shares.tree.summed(dict(zip(shares.names, sums, strict=True)))
 
-    workers = np.array([len(seats.get(name, ())) for name in read(jobs, "id")], dtype=np.float64)
+    workers = np.array([len(seats.get(name, ())) for name in read_column(jobs, "id")], dtype=np.float64)
     worth = _useful(choices, chosen)
-    if round_s is None or len(parts.names) == 1 or not jobs:
-        return parts.memory(by_queue(workers), by_queue(workers * worth))
+    if round_s is None or len(shares.names) == 1 or not jobs:
+        return shares.memory(by_queue(workers), by_queue(workers * worth))
     served, ends = _served(jobs, book, choices, chosen, seats, round_s)
-    memory = parts.memory(by_queue(workers), by_queue(workers * worth * served))
+    memory = shares.memory(by_queue(workers), by_queue(workers * worth * served))
     if bool((served < 1.0).any()):
-        wanted = by_queue(np.array(read(jobs, "max_workers"), dtype=np.float64) * ends)
-        short = {name for name in parts.names if wanted[name] > parts.entitled[name] + 1e-9}
-        theirs = workers * np.array([name in short for name in parts.names])[book.group]
+        wanted = by_queue(np.array(read_column(jobs, "max_workers"), dtype=np.float64) * ends)
+        short = {name for name in shares.names if wanted[name] > shares.entitled[name] + 1e-9}
+        theirs = workers * np.array([name in short for name in shares.names])[book.group]
         common = float(theirs @ served) / max(float(theirs.sum()), 1e-9) if theirs.any() else 1.0
         memory["accounts"] = {
             name: replace(account, entitled=account.entitled * common if name in short else wanted[name])
@@ -75,7 +75,7 @@ def _served(
 ) -> tuple[Floats, Floats]:
     """The part of the round in which each job gets on, and the part of it until it is done."""
     again = np.zeros(len(jobs), dtype=bool)
-    for at, (name, done) in enumerate(zip(read(jobs, "id"), read(jobs, "work_done"), strict=True)):
+    for at, (name, done) in enumerate(zip(read_column(jobs, "id"), read_column(jobs, "work_done"), strict=True)):
         again[at] = done > 0 and _restarts(jobs[at], seats.get(name, ()))
     lost_s = np.minimum(np.where(again, book.restart_s, 0.0), round_s)
     rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)

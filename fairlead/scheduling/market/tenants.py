@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from fairlead.cluster import Resources
-from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.deadline_agenda import QueueTiers
-from fairlead.scheduling.market.fairness_over_time import in_tiers, judged
+from fairlead.scheduling.market.fairness_over_time import budgets_by_tier, judge_fairness
 from fairlead.scheduling.market.offers import Floats, Ints, Pool
-from fairlead.scheduling.market.queue_rules import Rules, charges, rules, wanted
+from fairlead.scheduling.market.queue_rules import Rules, charges, queue_demand, rules
 from fairlead.scheduling.queues import Tree, divide_capacity, in_service, people_with_jobs
 from fairlead.scheduling.state import JobState, TenantState
 
@@ -83,19 +83,19 @@ class Shares:
     def rules(self, jobs: Sequence[JobState], pool: Pool) -> Rules | None:
         return rules(self.tree, _types(pool), charges(jobs, self.whole), len(jobs))
 
-    def quick(self, dials: MarketConfig) -> bool:
+    def quick(self, config: MarketConfig) -> bool:
         """Whether changes cost so little that shares hold over minutes: fractions then take turns by the buckets."""
-        return self.turn_s < dials.turn_s
+        return self.turn_s < config.turn_s
 
-    def behind(self, dials: MarketConfig) -> Floats:
+    def behind(self, config: MarketConfig) -> Floats:
         """By queue, the devices that would make up within one turn for what it is behind; negative: ahead."""
-        if self.quick(dials):
+        if self.quick(config):
             return np.array([self.accounts[name].bucket / self.turn_s for name in self.names])
-        return np.array([self.accounts[name].owed / dials.turn_s for name in self.names])
+        return np.array([self.accounts[name].owed / config.turn_s for name in self.names])
 
-    def saved(self, dials: MarketConfig) -> Floats | None:
+    def saved(self, config: MarketConfig) -> Floats | None:
         """By queue, the device seconds in its bucket; None where turns take too long to promise anything by them."""
-        return np.array([self.accounts[name].bucket for name in self.names]) if self.quick(dials) else None
+        return np.array([self.accounts[name].bucket for name in self.names]) if self.quick(config) else None
 
     def used(self, jobs: Sequence[JobState], workers: Mapping[str, float]) -> dict[str, float]:
         """What each queue has, as it is charged for, if these jobs have so many workers."""
@@ -122,9 +122,9 @@ class Shares:
         return {"accounts": kept, "at_s": self.now_s, "fairness": self.fairness}
 
 
-def shares(
+def compute_shares(
     tenants: Sequence[TenantState], jobs: Sequence[JobState], pool: Pool, now_s: float, memory: Mapping[str, Any],
-    dials: MarketConfig, sitting: Sequence[JobState] | None = None,
+    config: MarketConfig, sitting: Sequence[JobState] | None = None,
 ) -> Shares:  # fmt: skip
     """Weighted max-min shares of the devices, corrected by what is owed, so that whole gangs even out over time.
 
@@ -132,23 +132,23 @@ def shares(
     """
     tree = Tree.of(tenants, people_with_jobs(jobs))
     names = tuple(tree.queues)
-    whole = in_service(pool.nodes) if any(read(jobs, "demand")) else {}
+    whole = in_service(pool.nodes) if any(read_column(jobs, "demand")) else {}
     leaves = tree.leaves(jobs)
-    demand = wanted(jobs, leaves, _types(pool), charges(jobs, whole))
+    demand = queue_demand(jobs, leaves, _types(pool), charges(jobs, whole))
     entitled = divide_capacity(tree, demand, pool.devices)
-    turn_s = paced(jobs, dials)
-    accounts = _aged(memory, names, now_s, dials)
+    turn_s = turn_length_s(jobs, config)
+    accounts = _aged(memory, names, now_s, config)
     depth = {name: gang * turn_s for name, gang in _gangs(tree, jobs, leaves).items()}
     asks = tree.summed(demand.charged)
-    lids = {name: depth[name] if asks[name] > entitled[name] + 1e-6 else 0.0 for name in names}
+    caps = {name: depth[name] if asks[name] > entitled[name] + 1e-6 else 0.0 for name in names}
     runs_on = _with_commands(tree, jobs, leaves)
     floors = {name: -inf if name in runs_on else -depth[name] for name in names}
-    accounts = filled(accounts, memory, tree, floors, lids, now_s)
+    accounts = fill_buckets(accounts, memory, tree, floors, caps, now_s)
     corrects = bool(memory.get("fairness", {}).get("corrects", False))
-    fairness = judged({name: accounts[name] for name in tree.below.get(None, ())}, dials, corrects=corrects)
+    fairness = judge_fairness({name: accounts[name] for name in tree.below.get(None, ())}, config, corrects=corrects)
     repays = np.array([accounts[name].owed / fairness["within_s"] for name in names])
     asked = np.array([entitled[name] for name in names]) + repays
-    if turn_s < dials.turn_s:  # fractions even out by what they have saved up
+    if turn_s < config.turn_s:  # fractions even out by what they have saved up
         asked += np.array([accounts[name].bucket / turn_s for name in names])
     budget = np.maximum(0.0, asked)
     used = {name: account.used for name, account in accounts.items()}
@@ -156,7 +156,7 @@ def shares(
         used = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
     claim, has = (np.array([amounts[name] for name in names]) for amounts in (entitled, used))
     if not tree.flat:
-        budget = in_tiers(budget, claim, has, _above(tree), pool.devices, dials.gives)
+        budget = budgets_by_tier(budget, claim, has, _above(tree), pool.devices, config.gives)
     queues = tree.queues.values()
     ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
     spent = {tree.own(queue.name) for queue in queues if queue.spent is not None}
@@ -187,11 +187,11 @@ def _types(pool: Pool) -> dict[str, float]:
     return dict(zip(pool.types, pool.capacity.tolist(), strict=True))
 
 
-def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: MarketConfig) -> dict[str, Account]:
+def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, config: MarketConfig) -> dict[str, Account]:
     """What was owed fades; what the last round gave or denied is added."""
     before: Mapping[str, Account] = memory.get("accounts", {})
     seconds = max(0.0, now_s - float(memory.get("at_s", now_s)))
-    fading, passing = 0.5 ** (seconds / dials.forget_s), 0.5 ** (seconds / RECENT_S)
+    fading, passing = 0.5 ** (seconds / config.forget_s), 0.5 ** (seconds / RECENT_S)
     found = {}
     for name in names:
         account = before.get(name, Account())
@@ -207,23 +207,23 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: 
     return found
 
 
-def paced(jobs: Sequence[JobState], dials: MarketConfig) -> float:
+def turn_length_s(jobs: Sequence[JobState], config: MarketConfig) -> float:
     """How long a turn is: half an hour where changes cost half a minute, less than a minute where they cost a second or
     two, and in between so long that changes cost little of it.
 
     What a change costs is the median of what gangs lose by a restart: of those that run, as only that was measured.
     """
-    costs: Sequence[float] = read(jobs, "restart_cost_s")
-    running = [cost for cost, seats in zip(costs, read(jobs, "seats"), strict=True) if seats] or costs
+    costs: Sequence[float] = read_column(jobs, "restart_cost_s")
+    running = [cost for cost, seats in zip(costs, read_column(jobs, "seats"), strict=True) if seats] or costs
     if not running:
-        return dials.turn_s
+        return config.turn_s
     cost_s = sorted(running)[len(running) // 2]
-    return dials.turn_s if cost_s >= SLOW_S else min(dials.turn_s, max(dials.quick_turn_s, cost_s / CHANGES))
+    return config.turn_s if cost_s >= SLOW_S else min(config.turn_s, max(config.quick_turn_s, cost_s / CHANGES))
 
 
-def filled(
+def fill_buckets(
     accounts: Mapping[str, Account], memory: Mapping[str, Any], tree: Tree, floors: Mapping[str, float],
-    lids: Mapping[str, float], now_s: float,
+    caps: Mapping[str, float], now_s: float,
 ) -> dict[str, Account]:  # fmt: skip
     """The accounts with their buckets as they stand now, each between its floor and its lid.
 
@@ -240,7 +240,7 @@ def filled(
         had = min(1.0, used / due) if due > 0 else 1.0
         for name, one in zip(below, past, strict=True):
             bucket = one.bucket + (one.entitled * had - one.used) * seconds
-            bucket = min(lids[name], max(bucket, min(floors[name], one.bucket)))
+            bucket = min(caps[name], max(bucket, min(floors[name], one.bucket)))
             found[name] = replace(found[name], bucket=bucket)
     return found
 
@@ -248,7 +248,7 @@ def filled(
 def _gangs(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> dict[str, float]:
     """By queue, the largest of the smallest gangs of all jobs in it and below it; 1 where it has none."""
     found = dict.fromkeys(tree.queues, 1.0)
-    for leaf, least in zip(leaves, read(jobs, "min_workers"), strict=True):
+    for leaf, least in zip(leaves, read_column(jobs, "min_workers"), strict=True):
         if least > found[leaf]:
             for name in tree.path(leaf):
                 found[name] = max(found[name], float(least))
@@ -258,7 +258,7 @@ def _gangs(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> dict[
 def _with_commands(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> set[str]:
     """The queues in which, or below which, something runs that would lose all it has done."""
     found: set[str] = set()
-    columns = (read(jobs, name) for name in ("starts_over", "seats"))
+    columns = (read_column(jobs, name) for name in ("starts_over", "seats"))
     for leaf, over, seats in zip(leaves, *columns, strict=True):
         if over and seats:
             found.update(tree.path(leaf))

@@ -1,4 +1,4 @@
-"""The desk where queues stand above and below each other: guarantees, limits by type, lending to siblings first."""
+"""Hands out whole gangs in a tree of queues: guarantees, limits by type, lending to siblings first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from math import inf, isfinite
 import numpy as np
 
 from fairlead.scheduling.market.gang_choice import GangRounding, Problem
-from fairlead.scheduling.market.guarantees import StraddlingJob, straddling
+from fairlead.scheduling.market.guarantees import StraddlingJob, straddling_jobs
 from fairlead.scheduling.market.offers import Floats, Ints
 
 
 class TreeRounding(GangRounding):
-    """Keeps count for a job's queue and for all above it."""
+    """Counts devices for a job's queue and for all queues above it."""
 
     def __init__(self, problem: Problem, column: Ints | None = None) -> None:
         super().__init__(problem, column)
@@ -29,14 +29,12 @@ class TreeRounding(GangRounding):
         self.typed: list[list[float]] = rules.most.tolist()
         named = [any(isfinite(amount) for amount in amounts) for amounts in self.typed]
         self.limited = [tuple(queue for queue in path if named[queue]) for path in self.paths]  # by type
-        self.typed_at = [queue for queue in range(queues) if named[queue]]  # the others' are infinite, and stay so
+        self.typed_at = [queue for queue in range(queues) if named[queue]]  # the others have no limits by type
         self.nowhere = [inf] * len(problem.capacity)
-        self.sure: list[list[float]] = rules.sure.tolist()
+        self.guaranteed: list[list[float]] = rules.guaranteed.tolist()
         self.levels = tuple(range(int(rules.depth.max(initial=0)), -1, -1))
-        self.kept: list[
-            tuple[StraddlingJob, float]
-        ] = []  # gangs of which a part is guaranteed, and what is kept for each
-        self.opened: list[int] | None = None  # while guarantees are handed out: whose to each queue, -1 for nobody's
+        self.kept: list[tuple[StraddlingJob, float]] = []  # partly guaranteed gangs, and the devices kept for each
+        self.opened: list[int] | None = None  # while guarantees are handed out: by queue its guarantor, -1: none
         self.least: list[int] = problem.least.tolist()
         for job in np.nonzero(self.column >= 0)[0].tolist():
             has = int(self.column[job])
@@ -51,69 +49,73 @@ class TreeRounding(GangRounding):
         return self.rooms()[0]
 
     def lend(self, level: int = 0) -> None:
-        """Budgets of this level do not count any more: what is left below a queue is for whoever else is below it."""
+        """Budgets of this level do not count any more: devices unused below a queue are lent to others below it."""
         self.soft = [inf if depth >= level else left for depth, left in zip(self.rules.depth, self.soft, strict=True)]
         self._complete(last=level == 0)
 
-    def secure(self) -> None:
-        """What is guaranteed, to the deepest queues first; what a queue's teams leave of its own, to all below it."""
+    def give_guarantees(self) -> None:
+        """Hand out guarantees, the deepest queues first; what a queue's teams leave goes to the queues below it."""
         for _ in self._guaranteed():
             self.fill()
             self.grow()
         self._keep()
 
     def _guaranteed(self) -> Iterator[int]:
-        """Tier by tier, the deepest first, while only what is guaranteed on it can be had."""
+        """Yields each tier with guarantees, the deepest first; meanwhile only guaranteed devices can be given."""
         for level in self.levels:
-            if self.rules.sure[self.rules.depth == level].any():
+            if self.rules.guaranteed[self.rules.depth == level].any():
                 self.opened = [path[len(path) - 1 - level] if len(path) > level else -1 for path in self.paths]
                 yield level
         self.opened = None
 
     def moved(self) -> None:
-        """Who moves to a better type may leave devices that are guaranteed to somebody who waits: it has them first."""
+        """Give devices that a gang left for a better type to waiting jobs that they are guaranteed to."""
         opened = self.opened
         for _ in self._guaranteed():
             self.fill()
         self.opened = opened
 
     def _keep(self) -> None:
-        """What is left of a guarantee, as it is too little for any gang that waits, is kept until others lend the rest.
+        """Keep the rest of a guarantee that is too small for a waiting gang until it can borrow what is missing.
 
-        So whoever holds it meanwhile gives it back, and the gang starts as soon as the rest of it is nobody's share.
+        So a borrower of these devices gives them back, and the gang starts once its missing devices can be lent.
         """
-        for waits in straddling(self.problem, self.column, np.array(self.sure)):
+        for waits in straddling_jobs(self.problem, self.column, np.array(self.guaranteed)):
             amount = min(float(waits.left), self.free[waits.kind])
             if amount > 0:
                 self.free[waits.kind] -= amount
                 self.kept.append((waits, amount))
 
     def _complete(self, *, last: bool) -> None:
-        """Gangs of which a part is guaranteed, if the rest is free by now; what is kept for them is lent at last."""
+        """Give partly guaranteed gangs their devices if the missing ones are free; last, lend what was kept."""
         kept, self.kept = self.kept, []
         for waits, amount in kept:
             self.free[waits.kind] += amount
-            if self.column[waits.job] >= 0 or self.give(waits.job, waits.liking, int(waits.liking.argmax())) or last:
+            if (
+                self.column[waits.job] >= 0
+                or self.give(waits.job, waits.preference, int(waits.preference.argmax()))
+                or last
+            ):
                 continue
             self.free[waits.kind] -= amount
             self.kept.append((waits, amount))
 
     def room_of(self, queue: int, kind: int) -> float:
-        """What a queue may still take of a type."""
+        """Devices of a type that a queue may still take."""
         room: float = min([self.free[kind], *[self.typed[at][kind] for at in self.limited[queue]]])
         if self.opened is None or self.opened[queue] < 0:
             return room
-        return min(room, self.sure[self.opened[queue]][kind])
+        return min(room, self.guaranteed[self.opened[queue]][kind])
 
     def room_within(self, queue: int) -> tuple[float, float]:
-        """What a queue may still take as it is charged for, and in devices."""
+        """What a queue may still take in charged devices, and in devices."""
         path = self.paths[queue]
         if self.opened is None:
             return min([self.soft[at] for at in path]), min([self.hard[at] for at in path])
         return inf, 0.0 if self.opened[queue] < 0 else min([self.hard[at] for at in path])
 
     def rooms(self) -> tuple[Floats, Floats, Floats]:
-        """The same for all queues: as it is charged for, in devices, and of each type."""
+        """The same for all queues: charged devices, devices, and devices of each type."""
         paths, free = self.rules.paths, np.array(self.free)
         hard = np.array([*self.hard, inf])[paths].min(axis=1)
         by_type = np.broadcast_to(free, (len(paths), len(free)))
@@ -124,11 +126,11 @@ class TreeRounding(GangRounding):
         if self.opened is None:
             return np.array([*self.soft, inf])[paths].min(axis=1), hard, by_type
         whose = np.array(self.opened)
-        sure = np.array([*self.sure, self.nowhere])[whose]
-        return np.full(len(paths), inf), np.where(whose < 0, 0.0, hard), np.minimum(by_type, sure)
+        guaranteed = np.array([*self.guaranteed, self.nowhere])[whose]
+        return np.full(len(paths), inf), np.where(whose < 0, 0.0, hard), np.minimum(by_type, guaranteed)
 
     def _fitting(self, jobs: Ints) -> Ints:
-        """Those of the jobs that some gang is free for."""
+        """The jobs with a gang that fits."""
         problem, group = self.problem, self.problem.group[jobs]
         soft, hard, by_type = self.rooms()
         size = problem.size[jobs]
@@ -136,12 +138,12 @@ class TreeRounding(GangRounding):
         fits &= size * self._shares[jobs][:, None] <= soft[group][:, None] + 1e-9
         return jobs[(fits & (size <= hard[group][:, None])).any(axis=1)]
 
-    def give(self, job: int, liking: Floats, best: int) -> bool:
+    def give(self, job: int, preference: Floats, best: int) -> bool:
         queue, least, share = self.group[job], self.least[job], self.share[job]
         soft, hard = self.room_within(queue)
         if least > hard or least * share > soft + 1e-9 or least > max(self.free):
             return False
-        likes = liking.tolist()
+        likes = preference.tolist()
         for column in chain((best,), _others(likes)):
             if likes[column] <= 0:
                 return False
@@ -154,8 +156,8 @@ class TreeRounding(GangRounding):
                 return True
         return False
 
-    def oblige(self, job: int, column: int) -> None:
-        """This gang, or one of the same size on another type, beyond what it was guaranteed; budgets do not count."""
+    def give_mandatory(self, job: int, column: int) -> None:
+        """Give this gang, or one of the same size on another type; guarantees count, budgets do not."""
         problem = self.problem
         size, before = int(problem.size[job, column]), int(self.column[job])
         has = 0 if before < 0 else int(problem.size[job, before])
@@ -182,7 +184,7 @@ class TreeRounding(GangRounding):
             self.soft[queue] -= devices * self.charge[job]
             self.hard[queue] -= devices
             self.typed[queue][kind] -= devices
-            self.sure[queue][kind] -= devices
+            self.guaranteed[queue][kind] -= devices
 
     def _limit(self, rows: Ints, kind: Ints, has: Ints, back: Ints) -> Floats:
         group = self.problem.group[rows]
@@ -193,5 +195,5 @@ class TreeRounding(GangRounding):
 
 
 def _others(likes: list[float]) -> Iterator[int]:
-    """All columns but the one that is liked most, in the order of liking, equals as they stand; sorted if asked for."""
+    """All columns but the most preferred, by preference; sorted lazily, as most callers stop at once."""
     yield from sorted(range(len(likes)), key=likes.__getitem__, reverse=True)[1:]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from fairlead.scheduling.market.config import MarketConfig
-from fairlead.scheduling.market.fairness_over_time import in_whole_devices, within
+from fairlead.scheduling.market.fairness_over_time import fit_budgets, in_whole_devices
 from fairlead.scheduling.market.menus import Bools, Floats
 from fairlead.scheduling.market.problem import Problem
 from fairlead.scheduling.market.row_reductions import largest
@@ -28,26 +28,26 @@ class PackedGroups:
     fluid: Bools  # who can use one device more or less
 
 
-def in_whole_gangs(problem: Problem, parts: Shares, devices: float, dials: MarketConfig) -> Floats:
+def budgets_in_whole_gangs(problem: Problem, shares: Shares, devices: float, config: MarketConfig) -> Floats:
     """Budgets of groups side by side that can all be had at once, and used up.
 
     Everybody has the gangs that fit into the ``guarded`` part of its share; what is left of the devices goes to further
     gangs in turns. Groups whose jobs take single devices, or gangs of any size, share the rest out in devices.
     """
-    least = np.minimum(problem.budget, parts.claim) * dials.guarded
-    packed = _packed(problem, least, parts.claim)
+    least = np.minimum(problem.budget, shares.claim) * config.guarded
+    packed = _packed(problem, least, shares.claim)
     fluid, budget = packed.fluid, np.where(packed.fluid, least, packed.used)
-    _take_turns(problem.budget, budget, packed, parts, devices - float(budget.sum()), dials)
+    _take_turns(problem.budget, budget, packed, shares, devices - float(budget.sum()), config)
     left = max(0.0, devices - float(budget[~fluid].sum()))
-    some = within(problem.budget[fluid], parts.claim[fluid], left, dials.gives)
+    some = fit_budgets(problem.budget[fluid], shares.claim[fluid], left, config.gives)
     some = some * min(1.0, left / max(float(some.sum()), 1e-9))
-    total = max(0.0, min(left, float(parts.claim.sum() - budget[~fluid].sum())))
-    budget[fluid] = in_whole_devices(some, parts.has[fluid], total)
+    total = max(0.0, min(left, float(shares.claim.sum() - budget[~fluid].sum())))
+    budget[fluid] = in_whole_devices(some, shares.has[fluid], total)
     return budget
 
 
 def _take_turns(
-    wanted: Floats, budget: Floats, packed: PackedGroups, parts: Shares, room: float, dials: MarketConfig
+    wanted: Floats, budget: Floats, packed: PackedGroups, shares: Shares, room: float, config: MarketConfig
 ) -> None:
     """Further gangs as far as there is room, those first whose groups are furthest behind, relative to their shares.
 
@@ -55,8 +55,8 @@ def _take_turns(
     soon as its group is behind by half of it, if nobody is further behind, and until the group is behind by nothing; no
     group is given more than one gang beyond its budget. For groups that are fluid room is only kept.
     """
-    owed = parts.behind(dials).tolist()
-    claim, has, fluid, most, had = (one.tolist() for one in (parts.claim, parts.has, packed.fluid, wanted, budget))
+    owed = shares.behind(config).tolist()
+    claim, has, fluid, most, had = (one.tolist() for one in (shares.claim, shares.has, packed.fluid, wanted, budget))
 
     def turn(at: int, step: int) -> tuple[float, float, float, int, int]:
         if fluid[at]:
