@@ -185,7 +185,7 @@ def test_a_platform_moves_between_sqlite_and_postgresql(
         for table in ("tenants", "submissions", "secrets", "usage", "usage_hours"):
             assert sorted(map(str, there[table])) == sorted(map(str, back[table])), table
     else:
-        with pytest.raises(Refused, match="something in the database already"):
+        with pytest.raises(Refused, match="the database is not empty"):
             restore(tmp_path / "b.tar.zst", Home(tmp_path / "again"), store=url)
         assert not (tmp_path / "again").exists()
     run(store.store.close())

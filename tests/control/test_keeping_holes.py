@@ -70,7 +70,7 @@ def test_parts_are_written_and_read_as_they_were(tmp_path: Path) -> None:
         for begin, length in parts:
             whole[begin : begin + length] = bytes(range(begin, begin + length))
         assert target.getvalue()[:101] == whole
-        with pytest.raises(ValueError, match="more bytes than parts"):
+        with pytest.raises(ValueError, match="more data than extents"):
             sink.write(b"x")
 
 

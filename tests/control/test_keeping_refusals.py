@@ -59,7 +59,7 @@ def test_a_damaged_backup_brings_back_nothing(home: Home, tmp_path: Path) -> Non
         return data
 
     cases = {
-        "is not as it was written": repacked(tmp_path / "b.tar", tmp_path / "1.tar", flipped),
+        "is wrong": repacked(tmp_path / "b.tar", tmp_path / "1.tar", flipped),
         "jobs.jsonl": repacked(tmp_path / "b.tar", tmp_path / "2.tar", missing),
         "'../evil'": repacked(tmp_path / "b.tar", tmp_path / "3.tar", outside),
         "'run/host.pid'": repacked(tmp_path / "b.tar", tmp_path / "4.tar", stranger),

@@ -1,1 +1,1 @@
-"""Keeping a platform alive over years: its backup while it runs, and its return from one."""
+"""Backs up a running platform and restores it."""

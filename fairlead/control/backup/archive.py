@@ -1,6 +1,6 @@
-"""A backup as a file: a tar whose first member says what it is and whose last one has everybody's checksum.
+"""The backup file: a tar whose first member describes it and whose last member holds all checksums.
 
-It is written beside its name, synced, and renamed: a file with the right name is a whole one.
+It is written under a temporary name, synced and renamed: a file with the final name is complete.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _HEADER_TYPES: dict[str, Any] = {"schema": str, "version": str, "taken_s": int |
 _KINDS = {".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.zst": "zst"}
 
 OnBytes = Callable[[int], None]
-"""Told how many more bytes went through."""
+"""Called with the number of bytes just processed."""
 
 
 def compression_of(path: Path) -> str:
-    """How the file is packed, by its name."""
+    """The compression that the file name asks for."""
     for ending, kind in _KINDS.items():
         if path.name.endswith(ending) and path.name != ending:
             return kind
-    raise InvalidSpec(f"{path.name!r} does not say how it is packed", field="FILE", value=str(path),
+    raise InvalidSpec(f"{path.name!r} does not end in a known format", field="FILE", value=str(path),
                       fix="end it in .tar.zst, .tar.gz or .tar")  # fmt: skip
 
 
 class Writer:
-    """Puts members into a new archive, one after the other."""
+    """Adds members to a new archive, one after the other."""
 
     def __init__(self, out: IO[bytes], moved: OnBytes) -> None:
         self._tar = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by finish)
@@ -50,16 +50,16 @@ class Writer:
         self._checksums: dict[str, str] = {}
 
     def add(self, name: str, data: bytes, mode: int = 0o600) -> None:
-        """A small member."""
+        """Add a small member."""
         self.copy(name, io.BytesIO(data), len(data), mode)
 
     def copy(
         self, name: str, source: IO[bytes], size: int, mode: int = 0o600, time_s: float | None = None,
         parts: sparse_files.Extents | None = None,
     ) -> None:  # fmt: skip
-        """A member of exactly so many bytes: what grows meanwhile is cut, what was cut meanwhile is filled up.
+        """Add a member of exactly ``size`` bytes: a file that grows meanwhile is cut, one that shrinks is zero-filled.
 
-        Of a file with holes only the parts are kept that hold bytes.
+        Of a sparse file only the parts that hold data are stored.
         """
         member = tarfile.TarInfo(name)
         if parts is not None:
@@ -71,14 +71,14 @@ class Writer:
         self._checksums[name] = passing.digest.hexdigest()
 
     def link(self, name: str, target: str) -> None:
-        """A symbolic link, as it is."""
+        """Add a symbolic link as it is."""
         member = tarfile.TarInfo(name)
         member.type, member.linkname = tarfile.SYMTYPE, target
         self._tar.addfile(member)
         self._checksums[name] = hashlib.sha256(os.fsencode(target)).hexdigest()
 
     def finish(self) -> None:
-        """The checksums of all that went in, and the end."""
+        """Write the checksums and close the archive."""
         data = json.dumps(self._checksums, indent=0).encode()
         member = tarfile.TarInfo(CHECKSUMS)
         member.size, member.mode, member.mtime = len(data), 0o600, time.time()
@@ -87,7 +87,7 @@ class Writer:
 
 
 class _CountingReader:
-    """A file on its way into the archive: counted, checksummed, and of the size that was announced."""
+    """A source on its way into the archive: counted, checksummed, and cut or filled to the announced size."""
 
     def __init__(self, source: IO[bytes], size: int, moved: OnBytes, digest: hashlib._Hash) -> None:
         self._source, self._left, self._moved = source, size, moved
@@ -105,7 +105,7 @@ class _CountingReader:
 
 @contextlib.contextmanager
 def create(path: Path, *, force: bool, moved: OnBytes) -> Iterator[Writer]:
-    """A new archive at this place: there when the block ends well, and not at all otherwise."""
+    """A new archive; the file appears only if the block succeeds."""
     kind = compression_of(path)
     if path.exists() and not force:
         raise Conflict(f"{path} is there already", field="FILE", value=str(path),
@@ -145,7 +145,7 @@ def _compressed(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
 
 
 class Reader:
-    """Members of an archive in their order, each checked against its checksum at the end."""
+    """Reads the members in order and verifies all checksums at the end."""
 
     def __init__(self, tar: tarfile.TarFile, moved: OnBytes) -> None:
         self._tar, self._moved = tar, moved
@@ -156,10 +156,10 @@ class Reader:
         member = self._tar.next()
         data = self._tar.extractfile(member) if member is not None and member.name == HEADER else None
         if data is None or member is None or member.size > PIECE_BYTES:
-            raise damaged_backup("it is no backup of Fairlead")
+            raise damaged_backup("it is not a Fairlead backup")
         text = data.read()
         self._seen[HEADER] = hashlib.sha256(text).hexdigest()
-        header = load_json(text, "what it says of itself")
+        header = load_json(text, "its header")
         found = header.get("format") if isinstance(header, dict) else None
         if found != FORMAT:
             why = f"the backup has format {found}, and this Fairlead reads {FORMAT}"
@@ -167,11 +167,14 @@ class Reader:
         if not all(isinstance(header.get(name), kind) for name, kind in _HEADER_TYPES.items()) or not _plausible(
             header
         ):
-            raise damaged_backup("what it says of itself makes no sense")
+            raise damaged_backup("its header is invalid")
         return cast(dict[str, Any], header)
 
     def members(self) -> Iterator[tuple[tarfile.TarInfo, Callable[[Callable[[bytes], object]], None]]]:
-        """Each member with a function that pours its bytes; after the last one, everything was as it was written."""
+        """Each member with a function that writes its bytes to a sink.
+
+        Raises after the last one if a checksum is wrong.
+        """
         promised: dict[str, str] | None = None
         while (member := self._tar.next()) is not None:
             _check_name(member)
@@ -180,7 +183,7 @@ class Reader:
                 self._pour(member, pieces.append)
                 promised = load_json(b"".join(pieces), "its checksums")
                 if not isinstance(promised, dict):
-                    raise damaged_backup("its checksums are none")
+                    raise damaged_backup("its checksums are invalid")
                 del self._seen[CHECKSUMS]
                 continue
             if member.issym():
@@ -191,7 +194,7 @@ class Reader:
         wrong = sorted({name for name in {*promised, *self._seen} if promised.get(name) != self._seen.get(name)})
         if wrong:
             raise damaged_backup(
-                f"{wrong[0]} is not as it was written" + (f", and {len(wrong) - 1} more" * (len(wrong) > 1))
+                f"the checksum of {wrong[0]} is wrong" + (f", and {len(wrong) - 1} more" * (len(wrong) > 1))
             )
 
     def _pour(self, member: tarfile.TarInfo, sink: Callable[[bytes], object]) -> None:
@@ -206,7 +209,7 @@ class Reader:
 
 @contextlib.contextmanager
 def read(path: Path, moved: OnBytes) -> Iterator[Reader]:
-    """An archive to read. Whatever is wrong with the file itself is said in one line."""
+    """Open an archive for reading. Any fault of the file becomes a one-line error."""
     kind = compression_of(path)
     try:
         with path.open("rb") as file, _decompressed(file, kind) as data, tarfile.open(fileobj=data, mode="r|") as tar:
@@ -237,25 +240,25 @@ def _decompressed(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
 
 
 def _digest(member: tarfile.TarInfo) -> hashlib._Hash:
-    """Where a checksum begins: with the places of the bytes, if the file has holes."""
+    """The start of a member's checksum: it covers the extents of a sparse file."""
     return hashlib.sha256(member.pax_headers.get(sparse_files.HEADER, "").encode())
 
 
 def _check_name(member: tarfile.TarInfo) -> None:
-    path = PurePosixPath(member.name)  # which drops what means nothing: a name that it changes is another's second one
+    path = PurePosixPath(member.name)  # normalises: a name that this changes would be a second name of another member
     plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
     whole = str(path) == member.name and path.parts and not path.is_absolute() and ".." not in path.parts
     if not whole or not (plain or member.issym()):
-        raise damaged_backup(f"{member.name!r} does not belong into a backup")
+        raise damaged_backup(f"{member.name!r} does not belong in a backup")
 
 
 def _plausible(header: dict[str, Any]) -> bool:
-    """Whether its moment is one and its size, too."""
+    """True if the header's time and size are in range."""
     return bool(0 <= header["taken_s"] < 1e11 and 0 <= header["bytes"] < 1 << 62)
 
 
 def load_json(text: bytes, what: str) -> Any:
-    """JSON out of a backup, which anybody may have written: what cannot be read, or is nested too deep, is damage."""
+    """Parse JSON from a backup, which is untrusted: unreadable or too deeply nested text counts as damage."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -268,7 +271,7 @@ def damaged_backup(why: str) -> Refused:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let names in this folder survive a power failure."""
+    """Make the names in this folder survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -277,7 +280,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_disk(folder: Path) -> None:
-    """Let all that was written below this folder survive a power failure: at once, as one by one is slow."""
+    """Make everything written below this folder survive a power failure, with one call for all files."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):

@@ -1,7 +1,7 @@
-"""Takes a backup of a home, with its platform running or not: first snapshots, then the store, then the rest.
+"""Backs up a home while its platform runs or not: snapshots first, then the store, then the other files.
 
-In this order no snapshot is ahead of what the store knows of its job, and what the store says has ended has left all
-its files.
+In this order no snapshot is newer than the store's record of its job, and every job that the store calls ended has
+written all its files.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fairlead.errors import Refused, Unavailable
 from fairlead.home import Home
 
 Progress = Callable[[int, int, str], None]
-"""Told how many bytes are done, of how many, and what is under way."""
+"""Called with bytes done, bytes in total, and the current step."""
 
 _ACTIVE = text("SELECT id FROM jobs WHERE phase NOT IN ('succeeded', 'failed', 'cancelled')")
-_SPOOL_BYTES = 8 << 20  # tables larger than this wait on disk
+_SPOOL_BYTES = 8 << 20  # larger tables are spooled to disk
 
 
 @dataclass(slots=True)
 class BackupSummary:
-    """What a backup holds, to be told."""
+    """What the backup holds, for the user."""
 
     path: str
     size_bytes: int = 0
@@ -50,7 +50,7 @@ class BackupSummary:
 def backup(
     home: Home, path: Path, *, with_keys: bool = False, force: bool = False, progress: Progress = lambda *_: None
 ) -> BackupSummary:
-    """Write a backup of the home and its store. Only reads, so that a running platform is not disturbed."""
+    """Write a backup of the home and its store. Only reads, so a running platform is not disturbed."""
     url = _store_url(home)
     done, total, what = 0, 0, "reading"
 
@@ -88,16 +88,16 @@ def _store_url(home: Home) -> str:
     from fairlead.control.serve import read_profile
 
     if not home.profile.exists() and not home.database.exists():
-        raise Unavailable(f"no platform was started under {home.root}", fix="name its home with --home")
+        raise Unavailable(f"no platform was started under {home.root}", fix="name the platform's home with --home")
     url = read_profile(home).get("store") or f"sqlite:///{home.database}"
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        raise Unavailable(f"the store {url} is not there", fix="check the home, or the disk that it is on")
+        raise Unavailable(f"the store {url} does not exist", fix="check the home and its disk")
     return url
 
 
 @contextmanager
 def _snapshot_reader(url: str) -> Iterator[Callable[[Callable[[Connection], Any]], Any]]:
-    """A function that runs work in one consistent snapshot each time."""
+    """A function that runs each piece of work in a consistent snapshot of its own."""
     engines = connect(url)
 
     def once(work: Callable[[Connection], Any]) -> Any:
@@ -138,7 +138,7 @@ def _copy_folders(writer: archive.Writer, taken: BackupSummary, folders: list[tu
 
 
 def _copy_store(connection: Connection, writer: archive.Writer, taken: BackupSummary) -> dict[str, Any]:
-    """All rows, in one snapshot of the store; facts that belong to the same moment come back."""
+    """Copy all rows from one snapshot of the store; returns the facts of the same moment."""
     facts = rows.store_facts(connection)
     counts: dict[str, int] = {}
     for table in rows.tables(connection):

@@ -1,4 +1,4 @@
-"""The files of a home that a backup holds, opened so that nothing a tenant planted leads anywhere else."""
+"""Copies the files of a home into a backup, safely against links and pipes that tenants planted."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from fairlead.home import Home
 
 SNAPSHOTS = ("snapshots",)
 RESULTS = ("output", "logs")
-"""Of a job's folder. Code is unpacked again from its bundle; its home, its temporary files and its meeting points
-are good for one run only."""
+"""Parts of a job's folder. The others are not needed: code comes from its bundle again; homes, temporary files and
+rendezvous serve one run only."""
 
-MAX_NAME_BYTES = 2048  # bytes of a name in the archive: a longer one might not fit into the home that it is restored to
+MAX_NAME_BYTES = 2048  # longest name in the archive: a longer one might not fit under another home
 _GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESTALE)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
 class Sizes:
-    """What there is to copy."""
+    """Number and size of files to copy."""
 
     files: int = 0
     size_bytes: int = 0
-    left_out: int = 0  # files and folders whose names are too long, or that lie too deep, to be restored anywhere
+    left_out: int = 0  # names too long or folders too deep to be restored anywhere
 
 
 def job_folders(home: Home, jobs: Collection[str] | None, parts: Collection[str]) -> Iterator[tuple[str, Path]]:
-    """Name in the archive and place on disk of these parts of these jobs' folders (None: of all)."""
+    """Archive name and path of these parts of these jobs' folders (None: of all jobs)."""
     names = sorted(os.listdir(home.jobs)) if home.jobs.is_dir() else []  # noqa: PTH208 (names are all that is needed)
     for job in names:
         if jobs is None or job in jobs:
@@ -42,7 +42,7 @@ def job_folders(home: Home, jobs: Collection[str] | None, parts: Collection[str]
 
 
 def measure(folder: Path) -> Sizes:
-    """How much lies in a folder; a guess for the progress bar, as it may change at any moment."""
+    """Size of a folder, an estimate for the progress bar."""
     found = Sizes()
     for _, names, folder_fd in _walk(folder, found):
         for name in names:
@@ -56,11 +56,11 @@ def measure(folder: Path) -> Sizes:
 
 
 def copy(writer: Writer, prefix: str, folder: Path) -> Sizes:
-    """Put a folder into the archive: regular files and links. What vanishes meanwhile was not to be kept."""
+    """Copy a folder's regular files and links into the archive; files that vanish meanwhile are skipped."""
     done = Sizes()
     for within, names, folder_fd in _walk(folder, done):
         for name in names:
-            if name.startswith(".") and name.endswith((".tmp", ".part")):  # being written: its name says so
+            if name.startswith(".") and name.endswith((".tmp", ".part")):  # a temporary name: still being written
                 continue
             path = "/".join(part for part in (prefix, within, name) if part)
             if len(os.fsencode(path)) > MAX_NAME_BYTES:
@@ -83,7 +83,7 @@ def _copy_one(writer: Writer, path: str, name: str, folder_fd: int) -> int:
         return 0
     if not stat.S_ISREG(seen.st_mode):  # sockets and pipes hold nothing
         return 0
-    # Opened without following and without waiting: the tenant may have put a link or a pipe there since.
+    # Neither follows links nor blocks: the tenant may have put a link or a pipe there since.
     opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
     with os.fdopen(opened, "rb") as file:
         held = os.fstat(opened)
@@ -96,9 +96,9 @@ def _copy_one(writer: Writer, path: str, name: str, folder_fd: int) -> int:
 def _walk(
     folder: Path | str, sizes: Sizes, within: str = "", above: int | None = None
 ) -> Iterator[tuple[str, list[str], int]]:
-    """Each folder's place within, the names in it that are no folders, and the folder, open; through no link.
+    """Each folder's relative path, the names of its non-folders and its descriptor; follows no link.
 
-    Tenants may change it meanwhile, and make it as deep as they like: what lies too deep is counted as left out.
+    Tenants may change it meanwhile and nest it as deep as they like: folders too deep count as left out.
     """
     try:
         folder_fd = os.open(folder, _FOLDER, dir_fd=above)

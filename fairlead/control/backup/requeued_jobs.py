@@ -1,4 +1,4 @@
-"""What becomes of jobs that were on their way when a backup was taken: their gangs are gone, and they queue again."""
+"""Requeues jobs that were running when the backup was taken: their gangs are gone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fairlead.control.store import audit, events, generations, jobs
 
 @dataclass(frozen=True, slots=True)
 class RequeuedJobs:
-    """How many jobs go on, and how many only had their end still to be written down."""
+    """How many jobs go on, and how many only had their end to be recorded."""
 
     going_on: int
     ended: int
 
 
 def requeue_jobs(connection: Connection, taken_s: float, now_s: float) -> RequeuedJobs:
-    """Let nothing of the old platform seem alive: a job that held devices waits for new ones, with its snapshots.
+    """End all generations of the old platform; jobs that held devices queue again, with their snapshots.
 
-    The ledger stays as it is: for how long the gang lived after its last line nobody knows.
+    The ledger stays as it is: how long a gang lived after its last line is unknown.
     """
     moving = [job for job in jobs.active(connection) if job.phase is not JobPhase.QUEUED]
     live = generations.live_by_job(connection, {job.id for job in moving})

@@ -1,4 +1,7 @@
-"""Brings a platform back from a backup: unpacked and checked beside the home, which then appears whole or not."""
+"""Restores a platform from a backup.
+
+Unpacks and checks beside the home, then renames, so the home appears whole or not.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,20 @@ from fairlead.control.store.migrate import HEAD
 from fairlead.errors import FairleadError, Refused, Unauthenticated
 from fairlead.home import Home
 
-_FILES = re.compile(  # every place that a backup has; a job's files lie in one of these folders of it
+_FILES = re.compile(  # every allowed path; a job's files are in one of these folders
     r"jobs/[^/]+/(output|snapshots|logs)/.+|bundles/[^/]+/.+|store/[a-z_]+\.jsonl"
     r"|tls/(key|certificate)\.pem|state\.json|secret\.key|profile\.json|run/nodes\.json",
     re.DOTALL,
 )
 _LINKS = re.compile(r"jobs/[^/]+/(output|snapshots)/.+", re.DOTALL)  # only tenants make links
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder that the store names
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # folder names taken from the store
 _STORE = ".store"
-_FURTHEST_S = 1e11  # some 3,000 years, as far as any file system keeps times
+_FURTHEST_S = 1e11  # about 3,000 years, the limit of file systems
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreSummary:
-    """What came back, to be told."""
+    """What was restored, for the user."""
 
     home: str
     taken_s: float
@@ -54,14 +57,14 @@ class RestoreSummary:
     files: int
     going_on: int
     secrets_without_key: int
-    admin_token: bool  # whether it came along
-    left_out: int = 0  # folders of jobs that the store does not know
+    admin_token: bool  # whether the backup held it
+    left_out: int = 0  # folders of jobs unknown to the store
 
 
 def restore(
     path: Path, home: Home, *, store: str | None = None, progress: Progress = lambda *_: None
 ) -> RestoreSummary:
-    """The home as it was when the backup was taken, in an empty place; jobs go on at the next start."""
+    """Restore the home into an empty place; its jobs go on at the next start."""
     _require_empty(home)
     stage = home.root.with_name(f".{home.root.name}.restoring-{os.getpid()}")
     try:
@@ -103,7 +106,7 @@ def _make_stage(stage: Path) -> None:
 
 
 def _unpack(path: Path, stage: Path, progress: Progress) -> tuple[dict[str, Any], int]:
-    """Everything into the stage, checked against the checksums. Nothing is ever written or opened through a link."""
+    """Unpack everything into the stage and verify checksums; never writes or opens through a link."""
     size, read, count = 0, 0, 0
 
     def moved(more: int) -> None:
@@ -127,18 +130,18 @@ def _unpack(path: Path, stage: Path, progress: Progress) -> tuple[dict[str, Any]
 
 
 def _read_state(stage: Path, header: dict[str, Any]) -> dict[str, Any]:
-    """What belongs to the moment of the store's rows, with all that is read of it."""
+    """The facts stored with the rows, fully checked."""
     place = stage / "state.json"
-    state = archive.load_json(place.read_bytes(), "what belongs to its store") if place.exists() else None
+    state = archive.load_json(place.read_bytes(), "its state.json") if place.exists() else None
     if not isinstance(state, dict) or not all(_are_counts(state.get(name)) for name in ("rows", "sequences")):
-        raise archive.damaged_backup("what belongs to its store is not in it")
+        raise archive.damaged_backup("its state.json is missing or invalid")
     if state.get("schema") != header["schema"]:
-        raise archive.damaged_backup("what belongs to its store is of another schema")
+        raise archive.damaged_backup("its state.json is of another schema")
     return state
 
 
 def _are_counts(named: Any) -> bool:
-    """Whether each of these names has a whole number that a database can count to."""
+    """True if this maps names to whole numbers that a database can hold."""
     return isinstance(named, dict) and all(isinstance(each, int) and 0 <= each < 1 << 62 for each in named.values())
 
 
@@ -169,7 +172,7 @@ def _write(descriptor: int, pour: Callable[[Callable[[bytes], object]], None], m
 def _load_store(
     url: str, stage: Path, state: dict[str, Any], header: dict[str, Any], home: Home
 ) -> tuple[RequeuedJobs, dict[str, int]]:
-    """All rows in one transaction, and what they mean now. Returns whose job is whose, too."""
+    """Load all rows and requeue jobs in one transaction; returns the requeued jobs and each job's user id."""
     engines = connect(url)
     try:
         with engines.writer.begin() as connection:
@@ -179,19 +182,19 @@ def _load_store(
                 if lines.exists():
                     with lines.open("rb") as file:
                         rows.load(connection, table, file)
-            # Seconds of today are more than the old platform ever counted to, and less than the next restore will.
+            # The time in seconds exceeds any epoch of the old platform, and the next restore's will exceed this one.
             rows.finish_load(
                 connection, state["schema"], state["sequences"], max(int(state["epoch"]), int(time.time())) + 1
             )
             settled = requeue_jobs(connection, header["taken_s"], time.time())
             return settled, _owners(connection, home)
-    # rows or columns that are none
+    # invalid rows or columns
     except (CommandError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:
-        raise archive.damaged_backup(f"its store makes no sense: {error!r}") from error
+        raise archive.damaged_backup(f"its store is invalid: {error!r}") from error
     except DBAPIError as error:
-        told = store_error(error)
-        if isinstance(told, FairleadError):
-            raise told from error
+        failure = store_error(error)
+        if isinstance(failure, FairleadError):
+            raise failure from error
         raise Refused(
             f"the store does not take the rows: {error.orig}", field="--store", fix="name an empty one"
         ) from error
@@ -200,7 +203,7 @@ def _load_store(
 
 
 def _owners(connection: Connection, home: Home) -> dict[str, int]:
-    """The user that each job works as in its new home."""
+    """By folder name: the user id as which each job's workers run in the new home."""
     numbers = {_folder_name(tenant.name): tenant.number for tenant in tenants.all_tenants(connection)}
     found: dict[str, int] = {}
     cursor: str | None = None
@@ -212,9 +215,9 @@ def _owners(connection: Connection, home: Home) -> dict[str, int]:
 
 
 def _folder_name(name: str) -> str:
-    """Of a job or tenant: the platform makes, gives away and removes folders by this name."""
+    """The name of a job or tenant, if it is safe as a folder name: the platform creates and removes folders by it."""
     if _NAME.fullmatch(name) is None:
-        raise archive.damaged_backup(f"its store holds {name!r}, which is no name of a job or tenant")
+        raise archive.damaged_backup(f"its store holds {name!r}, which is not a valid name of a job or tenant")
     return name
 
 
@@ -222,10 +225,10 @@ def _folder_name(name: str) -> str:
 
 
 def _assign_owners(stage: Path, owners: dict[str, int]) -> int:
-    """Give each tenant's files to its user here, which is another one than where they came from.
+    """Give each tenant's files to its user on this machine.
 
-    Returns how many folders were left out since the store knows no such job: one that was submitted while the backup
-    was taken, or one that somebody put into it.
+    Returns how many folders were removed because the store does not know their job: submitted during the backup, or
+    smuggled into it.
     """
     unknown = 0
     try:
@@ -254,7 +257,7 @@ def _assign_job_owner(name: str, jobs_folder: int, uid: int) -> None:
 
 
 def _clean_stage(stage: Path, store: str | None) -> bool:
-    """Clear away what was only needed here, and leave a profile for the first start. Says whether a token came."""
+    """Remove what only the restore needed and write a profile for the first start. True if the backup held a token."""
     shutil.rmtree(stage / _STORE, ignore_errors=True)
     (stage / "state.json").unlink()
     kept = stage / "profile.json"
@@ -272,21 +275,21 @@ def _clean_stage(stage: Path, store: str | None) -> bool:
 
 
 def _token_profile(profile: Any) -> dict[str, str]:
-    """Of a profile only the token: its archive may name no store, address or file of this machine."""
+    """Only the token of the profile: the archive must not set a store, address or file of this machine."""
     if not isinstance(profile, dict):
-        raise archive.damaged_backup("its profile is none")
+        raise archive.damaged_backup("its profile is invalid")
     token = profile.get("token")
     if token is None:
         return {}
     try:
         name, secret = tokens.parse(str(token))
     except Unauthenticated:
-        raise archive.damaged_backup("the token in its profile is none") from None
+        raise archive.damaged_backup("the token in its profile is invalid") from None
     return {"token": f"fl_{name}_{secret}"}
 
 
 def _move_into_place(stage: Path, home: Home) -> None:
-    """In one step: a folder may take the place of an empty one."""
+    """Rename the stage to the home in one step; it may replace an empty folder."""
     try:
         if home.root.exists():
             stage.chmod(home.root.stat().st_mode & 0o777 | 0o111)

@@ -1,4 +1,4 @@
-"""A new tree of files, built and given away by open folders alone: no name in it is ever followed anywhere else."""
+"""Builds a new file tree through open folder descriptors only, so that no link in it is ever followed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENA
 
 
 class Tree:
-    """A folder of our own that is being filled; places in it are relative, and made folder by folder."""
+    """A folder of ours that is being filled by relative paths."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, FOLDER)
-        self._last: tuple[tuple[str, ...], int] | None = None  # members come folder by folder
+        self._last: tuple[tuple[str, ...], int] | None = None  # the last folder: members come in order
 
     def __enter__(self) -> Self:
         return self
@@ -34,12 +34,12 @@ class Tree:
         os.close(self._root)
 
     def file(self, place: PurePosixPath) -> int:
-        """A new file, open for writing. What has its name already, or a link on the way, is damage."""
+        """A new file, open for writing. A taken name, or a link on the way, counts as damage."""
         with _damage_for(place):
             return os.open(place.name, _NEW_FILE, 0o600, dir_fd=self._folder(place.parts[:-1]))
 
     def link(self, place: PurePosixPath, target: str) -> None:
-        """A new symbolic link, wherever it leads: nothing here ever goes there."""
+        """A new symbolic link; its target does not matter, as nothing here follows it."""
         with _damage_for(place):
             os.symlink(target, place.name, dir_fd=self._folder(place.parts[:-1]))
 
@@ -73,20 +73,20 @@ def _subfolder(folder: int, name: str) -> int:
 
 @contextmanager
 def _damage_for(place: PurePosixPath) -> Iterator[None]:
-    """Names that are taken, lead elsewhere or can be none are the archive's fault."""
+    """Turn errors of taken, escaping or invalid names into damage of the archive."""
     try:
         yield
     except ValueError as error:  # a zero byte
-        raise damaged_backup(f"{str(place)!r} is no name of a file") from error
+        raise damaged_backup(f"{str(place)!r} is not a valid file name") from error
     except OSError as error:
         if error.errno not in _IN_THE_WAY:
             raise
-        raise damaged_backup(f"{str(place)!r} cannot be where something else is: {error.strerror}") from error
+        raise damaged_backup(f"{str(place)!r} collides with another member: {error.strerror}") from error
 
 
 @contextmanager
 def open_folder(name: str | Path, folder: int | None = None) -> Iterator[int]:
-    """A folder, open; raises ``OSError`` when it is a link or no folder."""
+    """A folder's descriptor; raises ``OSError`` when it is a link or not a folder."""
     found = os.open(name, FOLDER, dir_fd=folder)
     try:
         yield found
@@ -95,15 +95,15 @@ def open_folder(name: str | Path, folder: int | None = None) -> Iterator[int]:
 
 
 def names_in(folder: int) -> list[str]:
-    """What an open folder holds."""
+    """The names in an open folder."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
 
 
 def change_owner(folder: int, uid: int) -> None:
-    """Give everything in an open folder, and the folder, to a user. Files with a second name are left as they are."""
+    """Give an open folder and everything in it to a user, except files with several hard links."""
     for _, folders, names, here in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
-        for name in (*folders, *names):  # a link to a folder is among the folders, and not walked
+        for name in (*folders, *names):  # links to folders are listed among the folders, and not walked
             _change_owner_of(name, here, uid)
         os.fchown(here, uid, uid)
 

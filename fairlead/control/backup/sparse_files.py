@@ -1,4 +1,4 @@
-"""Files with holes: a backup holds their bytes and not the zeros between, of which a tenant can claim any number."""
+"""Stores sparse files without their holes: a tenant can create holes of any size for free."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import IO
 
-HEADER = "FAIRLEAD.extents"  # of a member that holds only these parts of its file: begin+length,...;size of the file
-_SHORTEST_HOLE = 1 << 16  # shorter ones are not worth the words
+HEADER = "FAIRLEAD.extents"  # extents in a member's header: begin+length,...;file size
+_SHORTEST_HOLE = 1 << 16  # shorter holes are stored as zeros
 
-Extents = Sequence[tuple[int, int]]  # begin and length of each part that holds bytes
+Extents = Sequence[tuple[int, int]]  # begin and length of each part with data
 
 
 def extents(descriptor: int, seen: os.stat_result) -> Extents | None:
-    """The parts of an open file that hold bytes; None: the whole of it."""
+    """The parts of an open file that hold data; None: the whole file."""
     size = seen.st_size
     if seen.st_blocks * 512 + _SHORTEST_HOLE >= size:
         return None
@@ -23,7 +23,7 @@ def extents(descriptor: int, seen: os.stat_result) -> Extents | None:
         try:
             begin = os.lseek(descriptor, end, os.SEEK_DATA)
             end = min(size, os.lseek(descriptor, begin, os.SEEK_HOLE))
-        except OSError:  # a hole up to its end; or it was cut meanwhile
+        except OSError:  # a hole up to the end, or the file was truncated meanwhile
             break
         if found and begin - sum(found[-1]) < _SHORTEST_HOLE:
             begin = found.pop()[0]
@@ -33,25 +33,25 @@ def extents(descriptor: int, seen: os.stat_result) -> Extents | None:
 
 
 def format_extents(parts: Extents, size: int) -> str:
-    """The parts as a member's header has them."""
+    """The extents as written to a member's header."""
     return ",".join(f"{begin}+{length}" for begin, length in parts) + f";{size}"
 
 
 def parse_extents(text: str) -> tuple[Extents, int]:
-    """And back; raises ValueError for what is none."""
+    """The extents and file size from a header; raises ValueError if it is invalid."""
     listed, _, size = text.partition(";")
     pairs = [part.partition("+") for part in listed.split(",") if part]
     parts = [(int(begin), int(length)) for begin, _, length in pairs]
     place = 0
     for begin, length in parts:
         if begin < place or length < 0 or begin + length > int(size):
-            raise ValueError("parts that overlap, or lie beyond the end")
+            raise ValueError("its extents overlap or lie beyond the end")
         place = begin + length
     return parts, int(size)
 
 
 class ExtentReader:
-    """An open file, read as if it had no holes."""
+    """Reads the extents of a file as one stream."""
 
     def __init__(self, source: IO[bytes], parts: Extents) -> None:
         self._source, self._left = source, list(reversed(parts))
@@ -63,7 +63,7 @@ class ExtentReader:
             taken = min(size, length)
             self._source.seek(begin)
             data = self._source.read(taken)
-            pieces.append(data + bytes(taken - len(data)))  # it was cut meanwhile
+            pieces.append(data + bytes(taken - len(data)))  # truncated meanwhile
             size -= taken
             if taken < length:
                 self._left.append((begin + taken, length - taken))
@@ -71,7 +71,7 @@ class ExtentReader:
 
 
 class SparseWriter:
-    """A new file, written as if it had no holes, and with them in the end."""
+    """Writes one stream into the extents of a new file, leaving holes."""
 
     def __init__(self, target: IO[bytes], text: str) -> None:
         parts, size = parse_extents(text)
@@ -81,7 +81,7 @@ class SparseWriter:
     def write(self, data: bytes) -> None:
         while data:
             if not self._left:
-                raise ValueError("more bytes than parts")
+                raise ValueError("it has more data than extents")
             begin, length = self._left.pop()
             piece, data = data[:length], data[length:]
             self._target.seek(begin)

@@ -1,4 +1,4 @@
-"""The store as rows that any database takes: read in one consistent snapshot, written back in one transaction."""
+"""Dumps and loads the store as database-independent rows: read in one snapshot, written in one transaction."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fairlead.control.store.migrate import HEAD, schema_version, upgrade
 from fairlead.errors import Refused
 
 SKIPPED_TABLES = frozenset({"alembic_version", "leadership", "sessions"})
-"""Who leads is decided anew, and whoever was logged in on the page logs in again."""
+"""A restored platform elects its leader anew, and web users log in again."""
 
 _BATCH = 1000
 
 
 def tables(connection: Connection) -> list[Table]:
-    """Every table that is kept, those that others refer to first; as the database has it, whatever its version."""
+    """Every table of the backup in dependency order, reflected from the database whatever its version."""
     found = MetaData()
     found.reflect(connection)
     return [table for table in found.sorted_tables if table.name not in SKIPPED_TABLES]
 
 
 def store_facts(connection: Connection) -> dict[str, Any]:
-    """What a restore must know before the rows: version, epoch, and how far ids were given out."""
+    """What a restore must know before the rows: schema version, epoch, and the last id of each table."""
     schema = schema_version(connection)
     if schema is None:
         raise Refused("the store is empty", fix="start the platform once: fairlead up")
@@ -40,7 +40,7 @@ def store_facts(connection: Connection) -> dict[str, Any]:
 
 
 def _sequences(connection: Connection) -> Iterator[tuple[str, int]]:
-    """The last id given out per table, of rows that are gone as well: none may be given twice."""
+    """The last id given out per table, including deleted rows: ids must never be reused."""
     for table in tables(connection):
         if "id" not in table.c or not issubclass(table.c.id.type.python_type, int):
             continue
@@ -49,14 +49,14 @@ def _sequences(connection: Connection) -> Iterator[tuple[str, int]]:
             last = connection.execute(query, {"name": table.name}).scalar()
         else:
             name = connection.execute(select(func.pg_get_serial_sequence(table.name, "id"))).scalar()
-            query = text(f"SELECT CASE WHEN is_called THEN last_value END FROM {name}")  # a name the database gave
+            query = text(f"SELECT CASE WHEN is_called THEN last_value END FROM {name}")  # the database's own name
             last = connection.execute(query).scalar() if name else None
         if last is not None:
             yield table.name, int(last)
 
 
 def dump(connection: Connection, table: Table, out: IO[bytes]) -> int:
-    """Write the rows of a table, one JSON array per line after the names of its columns. Returns how many."""
+    """Write a table's rows as one JSON array per line, after a line of column names. Returns the number of rows."""
     encoders = [_encoder(column.type) for column in table.columns]
     out.write(_line([column.name for column in table.columns]))
     rows = connection.execution_options(yield_per=_BATCH).execute(select(table).order_by(*table.primary_key.columns))
@@ -68,7 +68,7 @@ def dump(connection: Connection, table: Table, out: IO[bytes]) -> int:
 
 
 def load(connection: Connection, table: Table, lines: Iterable[bytes]) -> int:
-    """Insert what :func:`dump` wrote. Returns how many rows."""
+    """Insert the rows that :func:`dump` wrote. Returns their number."""
     rows = (archive.load_json(line, f"the store's {table.name}") for line in lines)
     names = next(rows)
     decoders = [_decoder(table.c[name].type) for name in names]
@@ -84,12 +84,12 @@ def load(connection: Connection, table: Table, lines: Iterable[bytes]) -> int:
 
 
 def create_schema(connection: Connection, schema: str) -> None:
-    """Give an empty database the schema that the rows were written with; one that is not empty is refused."""
+    """Create the schema of the backup in an empty database; refuses a database with rows."""
     for name in inspect(connection).get_table_names():
         if name == "alembic_version" or name == "leadership":
             continue
         if connection.execute(text(f'SELECT 1 FROM "{name}" LIMIT 1')).first() is not None:
-            raise Refused("there is something in the database already", field="--store", fix="name an empty database")
+            raise Refused("the database is not empty", field="--store", fix="name an empty database")
     found = schema_version(connection)
     if found not in (None, schema):
         raise Refused(f"the database has tables of schema {found} already", field="--store",
@@ -99,7 +99,7 @@ def create_schema(connection: Connection, schema: str) -> None:
 
 
 def finish_load(connection: Connection, schema: str, sequences: dict[str, int], epoch: int) -> None:
-    """Go on counting where the backup stopped, bring the schema up to date, and let nobody of before lead."""
+    """Restore the id sequences, set a higher epoch without a leader, and migrate to this schema."""
     for name, last in sequences.items():
         if connection.dialect.name == "sqlite":
             connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :n"), {"n": name})
@@ -112,7 +112,7 @@ def finish_load(connection: Connection, schema: str, sequences: dict[str, int], 
 
 
 def _line(values: list[Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"  # knows infinities, unlike JSON proper
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"  # allows infinities, unlike strict JSON
 
 
 def _encoder(kind: TypeEngine[Any]) -> Callable[[Any], Any]:

@@ -1,1 +1,1 @@
-"""Who a request comes from and what it may do: tokens, tenants' scopes and the vault of secrets."""
+"""Authentication and authorisation: tokens, tenant scopes and the secret vault."""

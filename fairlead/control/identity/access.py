@@ -1,4 +1,4 @@
-"""Who may do what: every request is somebody's, and scoped to their tenant."""
+"""Authorisation: checks what a token's role allows and to which tenant it is scoped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fairlead.control.records import Role, Token
 from fairlead.errors import Forbidden, InvalidSpec, NotFound
 
 _RANK = {Role.SCRAPER: -1, Role.VIEWER: 0, Role.MEMBER: 1, Role.TENANT_ADMIN: 2, Role.ADMIN: 3}
-_PLATFORM = frozenset({Role.ADMIN, Role.SCRAPER})  # of no tenant, and given away by admins only
+_PLATFORM = frozenset({Role.ADMIN, Role.SCRAPER})  # roles without a tenant; only admins hand them out
 
 
 def require(who: Token, role: Role, to: str) -> None:
@@ -16,7 +16,7 @@ def require(who: Token, role: Role, to: str) -> None:
 
 
 def scope(who: Token) -> str | None:
-    """The tenant whose things this token may see; None: all of them. Raises Forbidden for one that sees no things."""
+    """The tenant whose resources this token may see; None: all. Raises Forbidden for scrapers, who see none."""
     if who.role is Role.ADMIN:
         return None
     if who.tenant is None:
@@ -25,14 +25,14 @@ def scope(who: Token) -> str | None:
 
 
 def require_scraper(who: Token) -> None:
-    """Raise Forbidden unless the token may read the metrics, which tell about all tenants."""
+    """Raise Forbidden unless the token may read the metrics, which cover all tenants."""
     if who.role not in _PLATFORM:
         fix = "use the token of a scraper or an admin"
         raise Forbidden("shows all tenants", field="role", value=str(who.role), fix=fix)
 
 
 def refuse_scraper(who: Token) -> None:
-    """Raise Forbidden if the token is for the metrics only: it lies with a scraper, which needs nothing else."""
+    """Raise Forbidden for a scraper's token: it lies on a scraper's machine, which needs only the metrics."""
     if who.role is Role.SCRAPER:
         raise metrics_only_error()
 
@@ -43,12 +43,12 @@ def metrics_only_error() -> Forbidden:
 
 
 def token_owner(who: Token, role: Role, tenant: str | None) -> str | None:
-    """Whose a token to be made is: nobody's in particular, or that tenant's for which the asking one acts."""
+    """The tenant of a new token: none for platform roles, else the tenant for which the caller acts."""
     return None if role in _PLATFORM and tenant is None else acting_for(who, tenant)
 
 
 def acting_for(who: Token, tenant: str | None, *, field: str = "tenant") -> str:
-    """The tenant that a request is about: the token's own, or for an admin the one that is named."""
+    """The tenant that a request is about: the token's own, or the one that an admin names."""
     own = scope(who)
     if own is None:
         if tenant is None:
@@ -62,12 +62,12 @@ def acting_for(who: Token, tenant: str | None, *, field: str = "tenant") -> str:
 
 
 def require_grant(who: Token, role: Role, tenant: str | None) -> None:
-    """Nobody hands out more than they have, or for a tenant that is not theirs."""
+    """Raise unless the caller may create a token of this role: no higher than its own, and for its own tenant."""
     require(who, Role.TENANT_ADMIN, "make tokens")
     if (role in _PLATFORM) != (tenant is None):
-        raise InvalidSpec(f"{role}: tokens of admins and scrapers belong to no tenant, every other one to one",
+        raise InvalidSpec(f"{role}: tokens of admins and scrapers have no tenant, all other tokens have one",
                           field="role", value=str(role),
-                          fix="name a tenant, or make it an admin's or a scraper's without one")  # fmt: skip
+                          fix="name a tenant, or leave it out for an admin or a scraper")  # fmt: skip
     if _RANK[role] > _RANK[who.role] or (role in _PLATFORM and who.role is not Role.ADMIN):
         raise Forbidden(f"a {who.role} may not make a token with the role {role}", field="role", value=str(role),
                         fix="ask an admin")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Keeps tenants' secrets unreadable at rest: sealed with the platform's key, each bound to its tenant and name."""
+"""Encrypts tenants' secrets at rest (AES-GCM) with the platform's key, each bound to its tenant and name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARE = f"give every control plane of this store the same key ({KEY_VARIABLE} o
 
 
 class SecretVault:
-    """Seals and opens. Without a key that was given, one is made in the home at the first secret."""
+    """Seals and opens secrets. Without a given key, the first secret creates one in the home."""
 
     def __init__(self, home: Home, key: bytes | None = None) -> None:
         self._path = home.secret_key
@@ -33,7 +33,7 @@ class SecretVault:
 
     @classmethod
     def of(cls, home: Home, key_file: Path | None = None, variables: Mapping[str, str] = os.environ) -> SecretVault:
-        """The vault with the key of the file, of the variable, or of the home; a wrong one is refused at once."""
+        """The vault with the key from the file, the variable or the home. Raises at once for an invalid key."""
         if key_file is not None:
             return cls(home, _read_key(key_file, "--secret-key-file"))
         if KEY_VARIABLE in variables:
@@ -41,7 +41,7 @@ class SecretVault:
         return cls(home, _read_key(home.secret_key, str(home.secret_key)) if home.secret_key.exists() else None)
 
     def seal(self, tenant: str, name: str, value: str) -> bytes:
-        """The value as it may lie in the store."""
+        """The value encrypted, as the store may hold it."""
         if self._key is None:
             self._key = _create_key(self._path)
         nonce = os.urandom(_NONCE_BYTES)
@@ -49,16 +49,16 @@ class SecretVault:
         return _VERSION + _key_id(self._key) + nonce + sealed
 
     def derive(self, *purpose: str) -> bytes:
-        """A key for something else than secrets, always the same for the same purpose; it tells nothing of this one."""
+        """A key for another purpose, always the same for the same purpose. It reveals nothing about the vault's key."""
         if self._key is None:
             self._key = _create_key(self._path)
         return hmac.digest(self._key, b"fairlead key for\0" + "\0".join(purpose).encode(), "sha256")
 
     def open(self, tenant: str, name: str, sealed: bytes) -> str:
-        """The value; :class:`Refused` when this platform's key does not open it."""
+        """The decrypted value; raises :class:`Refused` when this platform's key does not open it."""
         key_id, rest = sealed[1 : 1 + _ID_BYTES], sealed[1 + _ID_BYTES :]
         if self._key is None or sealed[:1] != _VERSION or key_id != _key_id(self._key):
-            mine = "there is none here" if self._key is None else f"the one here is {_key_id(self._key).hex()}"
+            mine = "this platform has no key" if self._key is None else f"this one's is {_key_id(self._key).hex()}"
             raise Refused(f"the secret {name} was encrypted with the key {key_id.hex()}, and {mine}", field="secrets",
                           value=name, fix=f"{_SHARE}, or set it again: fairlead secret set {name}")  # fmt: skip
         try:
@@ -70,7 +70,7 @@ class SecretVault:
 
 
 def _associated_data(tenant: str, name: str) -> bytes:
-    """What must be the same when it is opened, so that no row can be passed off as another's."""
+    """Authenticated with each secret, so that no row can be passed off as another tenant's or name's."""
     return f"fairlead secret\0{tenant}\0{name}".encode()
 
 
@@ -79,7 +79,7 @@ def _key_id(key: bytes) -> bytes:
 
 
 def _create_key(path: Path) -> bytes:
-    """A new key in its file, whole or not at all; the one of another process that was faster is taken."""
+    """Write a new key file atomically, or read the one that another process wrote first."""
     text = base64.b64encode(os.urandom(_KEY_BYTES)) + b"\n"
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -106,7 +106,7 @@ def _read_key(path: Path, field: str) -> bytes:
 
 
 def _parse_key(text: str, field: str) -> bytes:
-    """32 bytes, written in hex or base64. What was written instead is not repeated."""
+    """32 bytes in hex or base64. The error does not repeat the text."""
     written = text.strip()
     try:
         is_hex = re.fullmatch(r"[0-9a-fA-F]{64}", written)

@@ -1,4 +1,4 @@
-"""Bearer tokens: minted once, shown once, kept as a digest, checked in constant time."""
+"""Bearer tokens: created and shown once, stored as a digest, checked in constant time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIX = "set FAIRLEAD_TOKEN to a token of this platform, or ask its admin for one
 
 
 def mint(tenant: str | None, role: Role, label: str, expires_s: float | None, now_s: float) -> tuple[Token, str]:
-    """A new token as it is stored, and the string that its owner is shown this once."""
+    """A new token as it is stored, and the string that is shown to its owner once."""
     token_id, secret = secrets.token_hex(5), secrets.token_hex(24)
     token = Token(
         id=token_id,
@@ -31,16 +31,16 @@ def mint(tenant: str | None, role: Role, label: str, expires_s: float | None, no
 
 
 def parse(bearer: str) -> tuple[str, str]:
-    """Id and secret of a token string, with or without ``Bearer`` before it."""
+    """Id and secret of a token string, with or without ``Bearer``."""
     match = _BEARER.match(bearer.strip())
     if match is None:
-        raise Unauthenticated("that is not a token of Fairlead", fix=_FIX)
+        raise Unauthenticated("this is not a Fairlead token", fix=_FIX)
     return match[1], match[2]
 
 
 def verify(token: Token | None, secret: str, now_s: float) -> Token:
-    """The token, if the secret belongs to it and it is still good. An unknown id takes as long as a wrong secret."""
-    # The secret has 192 random bits: a plain digest cannot be searched through, and costs a request microseconds.
+    """The token, if the secret matches and the token is valid. An unknown id takes as long as a wrong secret."""
+    # The secret has 192 random bits: a plain digest cannot be brute-forced and costs a request microseconds.
     right = hmac.compare_digest(_DUMMY_DIGEST if token is None else token.digest, _digest(secret))
     if token is None or not right:
         raise Unauthenticated("the token is unknown", fix=_FIX)
@@ -48,7 +48,7 @@ def verify(token: Token | None, secret: str, now_s: float) -> Token:
 
 
 def require_valid(token: Token, now_s: float) -> Token:
-    """The token, if it was neither revoked nor has expired."""
+    """The token, if it is neither revoked nor expired."""
     if token.revoked_s is not None and token.revoked_s <= now_s:
         raise Unauthenticated("the token was revoked", fix=_FIX)
     if token.expires_s is not None and token.expires_s <= now_s:

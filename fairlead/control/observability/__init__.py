@@ -1,1 +1,1 @@
-"""What Prometheus sees: every metric is declared once in ``families``, counted in ``live`` or read in ``scrape``."""
+"""Metrics, traces and logs. ``metric_families`` declares every metric; ``live_metrics`` counts, ``scrape`` reads."""

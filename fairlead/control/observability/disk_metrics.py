@@ -1,4 +1,4 @@
-"""What lies on disk: measured in a thread when somebody scrapes, and not so often that it would cost anything."""
+"""Measures disk use by tenant, in a thread when somebody scrapes and rarely enough to cost next to nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from fairlead.agent.node import disk_usage
 from fairlead.home import Home
 
 EVERY_S = 60.0
-PAUSE_FACTOR = (
-    100.0  # pause between two measurements, in lengths of one: walking over the files takes 1 % of a core at most
-)
+PAUSE_FACTOR = 100.0  # pause after a measurement, times its duration: at most 1 % of a core
 KINDS = ("logs", "output", "snapshots")
 
 
@@ -33,7 +31,7 @@ class DiskUsage:
 
 
 class DiskGauge:
-    """Remembers the last measurement for a while."""
+    """Caches the last measurement."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -43,11 +41,11 @@ class DiskGauge:
 
     @property
     def due(self) -> bool:
-        """Whether the next reading begins a measurement, which needs to know whose the jobs are."""
+        """True if the next read starts a measurement, which needs the tenant of each job."""
         return self._measuring is None and time.monotonic() >= self._next_s
 
     async def read(self, tenants: Mapping[str, str]) -> DiskUsage:
-        """The newest measurement; the first one is waited for, later ones are made behind."""
+        """The newest measurement. Waits for the first one; later ones run in the background."""
         if self.due and (tenants or not self._last.size):
             self._measuring = asyncio.create_task(self._measure(tenants))
         if self._measuring is not None and not self._last.size:
@@ -65,7 +63,7 @@ class DiskGauge:
 
 
 def measure(home: Home, tenants: Mapping[str, str]) -> DiskUsage:
-    """Walk over the home. Files that go away meanwhile are not counted, links are not followed."""
+    """Walk over the home. Skips files that disappear meanwhile and does not follow links."""
     by_tenant: Counter[tuple[str, str]] = Counter()
     for job in _folders(home.jobs):
         tenant = tenants.get(job.name, "unknown")
@@ -83,17 +81,17 @@ def _folders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # gone, or not ours to read: then it is not ours to count
+    except OSError:  # gone or unreadable: not counted
         return []
 
 
 def _size(folder: Path) -> int:
-    """As far as it can be measured: a tenant may have made it as deep and as wide as it likes."""
+    """Size of a folder, bounded in depth and number: a tenant may nest folders endlessly."""
     return disk_usage.measure(folder).total_bytes
 
 
 def _file_size(path: Path) -> int:
     try:
-        return path.lstat().st_blocks * 512  # what it takes, not what it claims
+        return path.lstat().st_blocks * 512  # allocated bytes, not the apparent size
     except OSError:
         return 0

@@ -1,4 +1,4 @@
-"""Follows the store's events inside the control plane: metrics, traces and the platform's log are made from them."""
+"""Follows the store's events and turns them into metrics, traces, log lines and the event ring."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fairlead.control.store.engine import Store
 from fairlead.errors import LostLeadership, Unavailable
 
 BATCH = 500
-IDLE_S = 10.0  # events of nobody's doing are seen after so long
-SPACING_S = 0.5  # a busy platform is looked at so often, not at every event
-FOLLOWED_S = 0.2  # ... and while somebody waits for its events
+IDLE_S = 10.0  # longest wait for events while nothing is published
+SPACING_S = 0.5  # shortest interval between two reads
+FOLLOWED_S = 0.2  # ... while somebody follows events
 ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
 
 log = structlog.get_logger("fairlead.events")
@@ -30,14 +30,14 @@ log = structlog.get_logger("fairlead.events")
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that has ended, with all its generations if they are traced."""
+    """A job that ended, with its generations if tracing is on."""
 
     job: Job
     generations: Sequence[Generation]
 
 
 class EventFollower:
-    """Hands every new event, once and in order, to the counts, the log, the traces and those who follow events."""
+    """Passes every new event, once and in order, to metrics, log, traces and the event ring."""
 
     def __init__(self, store: Store, controller: Controller) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class EventFollower:
         controller.worker_meter.tenants = self.counts.tenants
 
     async def run(self) -> None:
-        """Follow until cancelled. A store that does not answer is asked again."""
+        """Follow events until cancelled; retries while the store is unavailable."""
         while True:
             seen = self._controller.publish_count
             try:
@@ -62,7 +62,7 @@ class EventFollower:
             await self._controller.wait_for_news(IDLE_S, seen)
 
     async def begin(self) -> None:
-        """What happened before this process is not counted; what goes on is known."""
+        """Start after the newest event: earlier events are not counted, active jobs are loaded."""
 
         def work(connection: Connection) -> tuple[int, dict[str, Job]]:
             return events.newest_id(connection), {job.id: job for job in jobs.active(connection)}
@@ -73,7 +73,7 @@ class EventFollower:
         self.counts.begin(active)
 
     async def catch_up(self) -> None:
-        """Take in all that is in the store by now."""
+        """Process all events that are in the store by now."""
         async with self._turn:
             if self._seen is None:
                 await self.begin()
@@ -81,7 +81,7 @@ class EventFollower:
                 batch, ended = await self._store.read(self._next)
                 for event in batch:
                     job = ended.get(event.job or "") if event.kind in ENDS else None
-                    Context().run(self._take, event, job)  # not in the name of the request that happens to look
+                    Context().run(self._take, event, job)  # without the trace context of the current request
                 self.ring.extend(batch)
                 if len(batch) < BATCH:
                     return
@@ -103,7 +103,7 @@ class EventFollower:
 
 
 def _facts(event: LoggedEvent) -> dict[str, object]:
-    """What the line of a log says beside the text: job, tenant, generation, node, reason."""
+    """Fields of the log line besides the text: job, tenant, generation, node, reason."""
     named = {"event_id": event.id, "tenant": event.tenant, "job": event.job, "node": event.node}
     facts = {key: value for key, value in event.facts.items() if key in ("generation", "reason", "workers", "outcome")}
     return {key: value for key, value in {**named, **facts}.items() if value is not None}

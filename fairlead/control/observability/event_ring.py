@@ -1,4 +1,4 @@
-"""The newest events in memory, for all who follow them: read from the store once, rendered once, handed to each."""
+"""Keeps the newest events in memory for all followers: read once, rendered once per tenant, handed to each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fairlead.control.job_views import event_view
 from fairlead.control.records import LoggedEvent
 
 MAX_EVENTS = 1000
-"""Events that are kept. Who is further behind reads from the store."""
+"""Events in the ring; followers that lag further read from the store."""
 MAX_CHARS = 4_000_000
-"""Of their texts and facts together."""
+"""Total length of their texts and facts."""
 _ROW_CHARS = 300
 
 Filter = tuple[str | None, str | None]
-"""Tenant and job whose events are meant; None: every one's."""
+"""Tenant and job whose events are wanted; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedEvent:
-    """One event as it goes out."""
+    """One event as it is sent."""
 
     id: int
     kind: str
@@ -34,13 +34,13 @@ class RenderedEvent:
 class _Entry:
     event: LoggedEvent
     chars: int
-    told: dict[str | None, RenderedEvent] = field(default_factory=dict)
+    rendered: dict[str | None, RenderedEvent] = field(default_factory=dict)  # by tenant scope
 
     def for_tenant(self, tenant: str | None) -> RenderedEvent:
-        """The same for all of one scope: followers share it."""
-        if tenant not in self.told:
-            self.told[tenant] = render(self.event, tenant)
-        return self.told[tenant]
+        """The event rendered for this scope; all its followers share it."""
+        if tenant not in self.rendered:
+            self.rendered[tenant] = render(self.event, tenant)
+        return self.rendered[tenant]
 
     def matches(self, wanted: Filter) -> bool:
         tenant, job = wanted
@@ -48,10 +48,10 @@ class _Entry:
 
 
 class EventRing:
-    """Complete from ``since`` on. Fed by one reader of the store; followers wait here and not at the store."""
+    """All events after ``since``. One store reader feeds it; followers wait here, not at the store."""
 
     def __init__(self) -> None:
-        self.since = 0  # the id after which no event is missing
+        self.since = 0  # no event after this id is missing
         self.newest = 0
         self._entries: list[_Entry] = []
         self._ids: list[int] = []
@@ -59,17 +59,17 @@ class EventRing:
         self._waiting: dict[Filter, set[asyncio.Future[None]]] = {}
 
     def begin(self, newest: int) -> None:
-        """Empty, with everything up to this id in the store only."""
+        """Empty the ring; events up to this id are only in the store."""
         self.since = self.newest = newest
         self._entries, self._ids, self._chars = [], [], 0
 
     @property
     def has_followers(self) -> bool:
-        """Whether anybody waits for events."""
+        """True if anybody waits for events."""
         return bool(self._waiting)
 
     def extend(self, events: Sequence[LoggedEvent]) -> None:
-        """Take in what came next, and wake those whom it concerns, and nobody else."""
+        """Add new events and wake only the followers that want them."""
         awake: set[Filter] = set()
         for event in events:
             size = _ROW_CHARS + len(event.text) + len(str(event.facts))
@@ -85,7 +85,7 @@ class EventRing:
                     future.set_result(None)
 
     def after(self, id: int, wanted: Filter, limit: int) -> list[RenderedEvent] | None:
-        """The next events after this one that are meant, oldest first; None if the ring does not reach back so far."""
+        """The next matching events after this id, oldest first; None if the ring does not reach back that far."""
         if id < self.since:
             return None
         found = []
@@ -97,7 +97,7 @@ class EventRing:
         return found
 
     async def wait(self, wanted: Filter, timeout_s: float | None) -> None:
-        """Until an event comes that is meant, or the time is over. Nothing may be awaited between looking and this."""
+        """Wait for a matching event or the timeout. Do not await anything between :meth:`after` and this."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(wanted, set()).add(future)
         try:
@@ -112,7 +112,7 @@ class EventRing:
                     del self._waiting[wanted]
 
     def _evict(self) -> None:
-        """The oldest, when there are too many; a quarter at once, so that lists are not moved for each event."""
+        """Drop the oldest events when there are too many; a quarter at once, so that lists rarely move."""
         if len(self._entries) <= MAX_EVENTS and self._chars <= MAX_CHARS:
             return
         count = 0
@@ -126,5 +126,5 @@ class EventRing:
 
 
 def render(event: LoggedEvent, tenant: str | None) -> RenderedEvent:
-    """The event as this tenant may read it; None: as it is."""
+    """The event as this tenant may see it; None: unredacted."""
     return RenderedEvent(event.id, event.kind, event_view(event, tenant).model_dump_json().encode())

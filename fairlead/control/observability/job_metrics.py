@@ -1,4 +1,4 @@
-"""What happened to jobs and nodes, counted from the store's events, so that no path of the control plane is missed."""
+"""Counts what happened to jobs and nodes from the store's events, so that no code path is missed."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _ENDS = {"job-succeeded": "succeeded", "job-failed": "failed", "job-cancelled": 
 
 
 class JobCounts:
-    """Counts one event after the other. Remembers since when jobs wait, and whose they are."""
+    """Counts events one by one. Remembers since when jobs wait, and their tenants."""
 
     def __init__(self) -> None:
-        self.tenants: dict[str, str] = {}  # of jobs that have not ended
+        self.tenants: dict[str, str] = {}  # tenant of each unfinished job
         self._waiting_since_s: dict[str, float] = {}
         self._decided_s: dict[str, float] = {}
 
     def begin(self, active: Mapping[str, Job]) -> None:
-        """Know the jobs that were there before this process."""
+        """Load the jobs that were active before this process started."""
         for job in active.values():
             self.tenants[job.id] = job.tenant
             self._waiting_since_s[job.id] = job.since_s or job.submitted_s
 
     def take(self, event: LoggedEvent, job: Job | None) -> None:
-        """Count this event; of one that ends a job, the job is needed too."""
+        """Count this event; ``job`` is needed for events that end a job."""
         tenant = event.tenant or NOBODY
-        if event.job is not None and event.kind != "pruned":  # of a job that ended long ago
+        if event.job is not None and event.kind != "pruned":  # pruned jobs ended long ago
             self.tenants[event.job] = tenant
         match event.kind:
             case "node-joined":

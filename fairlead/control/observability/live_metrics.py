@@ -1,4 +1,4 @@
-"""Counters and histograms that grow as things happen; they start from zero with the process, as Prometheus expects."""
+"""Counters and histograms that grow as things happen and start from zero with the process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from prometheus_client.process_collector import ProcessCollector
 from fairlead.control.observability import metric_families
 from fairlead.control.observability.metric_families import ALL, MetricFamily
 
-MAX_LABEL_VALUES = 64  # distinct values of one label that are ours to choose; whatever comes after them is "other"
+MAX_LABEL_VALUES = 64  # distinct values per label; further values become "other"
 
-prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # a series of its own per counter, which says what a reset says anyway
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # one more series per counter, and a reset shows the same
 REGISTRY = CollectorRegistry(auto_describe=True)
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
@@ -42,7 +42,7 @@ def count(family: MetricFamily, *labels: str, by: float = 1.0) -> None:
 
 
 def observe(family: MetricFamily, seconds: float, *labels: str) -> None:
-    """Put a duration into a histogram."""
+    """Add a duration to a histogram."""
     child = _metric(family, labels)
     assert isinstance(child, Histogram)
     child.observe(max(0.0, seconds))
@@ -65,7 +65,7 @@ def set_gauge(family: MetricFamily, value: float) -> None:
 
 @contextmanager
 def gauge_incremented(family: MetricFamily) -> Iterator[None]:
-    """Hold a gauge one higher for as long as this lasts."""
+    """Hold a gauge one higher during the block."""
     gauge = _metric(family, ())
     assert isinstance(gauge, Gauge)
     gauge.inc()
@@ -76,9 +76,9 @@ def gauge_incremented(family: MetricFamily) -> Iterator[None]:
 
 
 def bounded_labels(family: MetricFamily, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The labels, with a value that nobody foresaw as "other" once there are too many of them.
+    """The labels, with further values of a label replaced by "other" once it has too many.
 
-    Tenants and nodes are left alone: an administrator makes them, and a missing one would be worse than a long list.
+    Tenants and nodes are exempt: administrators create them, and a missing one would be worse than a long list.
     """
     kept = []
     for place, (label, value) in enumerate(zip(family.labels, labels, strict=True)):

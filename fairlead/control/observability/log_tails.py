@@ -1,4 +1,4 @@
-"""Logs of jobs as readers get them: in bounded pieces, from any place; and one tail per log for all who follow it."""
+"""Serves job logs in bounded pieces from any offset, with one shared tail per log for all its followers."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from fairlead.agent.protocol import LogChunk, LogCursor
 from fairlead.errors import FairleadError, Unavailable
 
 PIECE_BYTES = 1 << 16
-"""Of a log, read at once. A line without an end that is as long is told in pieces."""
+"""Bytes per piece; a longer line without an end is sent in several pieces."""
 PIECE_LINES = 1000
-"""A piece of short lines is mostly what is written around them."""
-POLL_S = 0.2  # logs are files, and files do not call
-POLL_EACH_S = 0.004  # ... and so many more are looked at less often: together they cost a few percent of a core
+"""Lines per piece: short lines cost mostly their JSON around them."""
+POLL_S = 0.2  # log files are polled
+POLL_EACH_S = 0.004  # ... less often when many logs are followed: a few percent of a core in all
 MAX_POLL_S = 2.0
-TAIL_BYTES = 1 << 20  # read of one log at once: lines without an end hide no other worker's
-READS = 4  # of one log in a turn, so that a loud one keeps no other waiting
-KEPT_BYTES = 1 << 20  # newest pieces of one log that its followers share
-_CUT_CHARACTER = 3  # bytes that a read may leave at its end, to be read with the rest of their character
+TAIL_BYTES = 1 << 20  # read of one log at once, so that endless lines do not hide other workers
+READS = 4  # reads of one log per turn, so that a busy log does not delay others
+KEPT_BYTES = 1 << 20  # newest pieces of one log shared by its followers
+_CUT_CHARACTER = 3  # bytes of a split UTF-8 character that a read may leave for the next one
 
 _LINE_END = re.compile(rb"\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e]")
 
 log = structlog.get_logger(__name__)
 
 ReadLogs = Callable[[str, LogCursor, int, str | None], Awaitable[list[LogChunk]]]
-"""Job, places, most bytes, worker."""
+"""Job, offsets, byte limit, worker."""
 WhereLogsEnd = Callable[[str], Awaitable[Mapping[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Some lines of one worker, each as it goes out, and where in its log they begin and end."""
+    """Some lines of one worker as they are sent, and their offsets in its log."""
 
     worker: str
     begin: int
@@ -51,7 +51,7 @@ class LogPiece:
 
 
 def pieces(worker: str, begin: int, chunk: LogChunk, *, final: bool) -> Iterator[LogPiece]:
-    """What was read, cut into pieces. ``final``: also a last line that has no end yet; else that is waited for."""
+    """Split what was read into pieces. ``final`` includes a last line without an end, which waits for it otherwise."""
     data = chunk.text.encode("utf-8", "surrogateescape")
     whole = data.rfind(b"\n") + 1
     if final or (not whole and len(data) >= PIECE_BYTES - _CUT_CHARACTER):
@@ -67,7 +67,7 @@ def pieces(worker: str, begin: int, chunk: LogChunk, *, final: bool) -> Iterator
 
 
 def _cut_points(data: bytes) -> Iterator[int]:
-    """Where to cut a text so that no piece is too large: at ends of lines that are one byte, never in a character."""
+    """Where to split a text so that no piece is too large: after one-byte line ends, not inside a character."""
     at = count = place = 0
     for match in _LINE_END.finditer(data):
         if place > at and match.end() - at > PIECE_BYTES:
@@ -88,9 +88,9 @@ class Tail:
     """The growing end of one log."""
 
     job: str
-    offsets: dict[str, int] = field(default_factory=dict)  # worker -> all that is known to be written, in whole lines
-    over: bool = False  # its job has ended: what it wrote last is still to be read
-    ended: bool = False  # no more can come
+    offsets: dict[str, int] = field(default_factory=dict)  # worker -> bytes known to be written, in whole lines
+    over: bool = False  # its job has ended; the rest is still to be read
+    ended: bool = False  # everything was read
     version: int = 0  # counts changes
     followers: int = 0
     failed: FairleadError | None = None
@@ -99,7 +99,7 @@ class Tail:
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
 
     def take(self, piece: LogPiece) -> None:
-        """Keep a new piece; the oldest give way."""
+        """Keep a new piece, evicting the oldest."""
         self.offsets[piece.worker] = piece.end
         self._kept[piece.worker, piece.begin] = piece
         self._bytes += piece.size
@@ -108,7 +108,7 @@ class Tail:
             self._bytes -= oldest.size
 
     def piece(self, worker: str, begin: int) -> LogPiece | None:
-        """The piece that begins here, if it is one of the newest."""
+        """The piece that begins at this offset, if it is still kept."""
         return self._kept.get((worker, begin))
 
     def changed(self) -> None:
@@ -119,7 +119,7 @@ class Tail:
                 future.set_result(None)
 
     async def wait(self, version: int) -> None:
-        """Until there is more than at this version."""
+        """Wait until there is more than at this version."""
         while self.version == version and self.failed is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(future)
@@ -132,7 +132,7 @@ class Tail:
 
 
 class LogTails:
-    """All logs that somebody follows. One task looks at them in turn, and asks once for all whether jobs have ended."""
+    """All followed logs. One task polls them in turn and asks once for all whether their jobs have ended."""
 
     def __init__(
         self,
@@ -142,14 +142,14 @@ class LogTails:
         published: Callable[[], int],
     ) -> None:
         self._read, self._ends, self._ended = read, ends, ended
-        self._published = published  # grows whenever something may have been stored
+        self._published = published  # counter that grows when something was stored
         self._tails: dict[str, Tail] = {}
         self._joined = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @contextmanager
     def tail(self, job: str) -> Iterator[Tail]:
-        """The job's tail, shared with all others who follow it."""
+        """The job's tail, shared by all its followers."""
         tail = self._tails.setdefault(job, Tail(job))
         tail.followers += 1
         self._joined.set()
@@ -164,7 +164,7 @@ class LogTails:
                 del self._tails[job]
 
     async def _watch(self) -> None:
-        """Until nobody follows any more."""
+        """Poll until nobody follows."""
         seen = -1
         try:
             while self._tails:
@@ -174,18 +174,18 @@ class LogTails:
                     for tail in [each for each in self._tails.values() if not each.ended]:
                         await self._poll(tail)
                 except FairleadError as error:
-                    log.warning("logs that are followed cannot be read at the moment", error=str(error))
+                    log.warning("followed logs cannot be read at the moment", error=str(error))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(MAX_POLL_S, max(POLL_S, POLL_EACH_S * len(self._tails)))):
                         await self._joined.wait()
-        finally:  # whoever is left would wait for ever
+        finally:  # remaining followers would wait forever
             for tail in self._tails.values():
                 tail.failed = Unavailable("this log cannot be followed any more", fix="follow it again")
                 tail.changed()
             self._tails.clear()
 
     async def _refresh_ended(self, seen: int) -> int:
-        """Which jobs are over: one question for all, when something was stored since or somebody is new."""
+        """Find out which jobs have ended: one query for all, when something was stored or a follower joined."""
         published, going = self._published(), [each for each in self._tails.values() if not each.over]
         if published != seen or any(not each.version for each in going):
             over = await self._ended([each.job for each in going])
@@ -194,9 +194,9 @@ class LogTails:
         return published
 
     async def _poll(self, tail: Tail) -> None:
-        """Take in what was written since; once the job is over, all of it."""
+        """Read what was written since; everything once the job has ended."""
         over, grown = tail.over, not tail.version
-        if not tail.version:  # what is there already is read by those who want it
+        if not tail.version:  # each follower reads earlier output itself
             tail.offsets.update(await self._ends(tail.job))
         for _ in range(READS):
             found = False
@@ -214,11 +214,11 @@ class LogTails:
 def _log_failure(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        log.error("logs are followed no more", error=repr(error))
+        log.error("following logs failed", error=repr(error))
 
 
 class LogReader:
-    """One reader of one job's log. ``cursor`` is how far it is, worker by worker, after each piece."""
+    """One reader of one job's log. ``cursor`` is its offset per worker, updated after each piece."""
 
     def __init__(
         self, tails: LogTails, read: ReadLogs, job: str, cursor: Mapping[str, int], until: Mapping[str, int],
@@ -228,7 +228,7 @@ class LogReader:
         self._tails, self._read, self._job, self._until, self._worker = tails, read, job, dict(until), worker
 
     async def written(self) -> AsyncGenerator[LogPiece, None]:
-        """What was written when the reader was made, one worker after the other."""
+        """What was written before the reader was created, one worker after the other."""
         for worker, end in self._until.items():
             while self.cursor.get(worker, 0) < end:
                 piece = await self._next(worker, end)
@@ -237,7 +237,7 @@ class LogReader:
                 yield piece
 
     async def follow(self) -> AsyncGenerator[LogPiece, None]:
-        """Everything, until the job has ended and no more can come."""
+        """Everything, until the job has ended and all was read."""
         with self._tails.tail(self._job) as tail:
             while True:
                 version, ended = tail.version, tail.ended
@@ -257,13 +257,13 @@ class LogReader:
                     await tail.wait(version)
 
     async def _next(self, worker: str, end: int) -> LogPiece | None:
-        """What comes next of this worker's log, up to an end that is known to be one of a line."""
+        """The next piece of this worker's log, up to an offset that is the end of a line."""
         begin = self.cursor.get(worker, 0)
         limit = min(PIECE_BYTES, end - begin)
         for chunk in await self._read(self._job, {worker: begin}, limit, worker):
-            final = begin + limit >= end >= chunk.offset  # beyond a part that was dropped it may read too far
+            final = begin + limit >= end >= chunk.offset  # after a dropped part it may read too far
             for piece in pieces(worker, begin, chunk, final=final):
                 self.cursor[worker] = piece.end
                 return piece
-        self.cursor[worker] = end  # there is less than there was: dropped, or removed
+        self.cursor[worker] = end  # the log is shorter now: dropped or removed
         return None

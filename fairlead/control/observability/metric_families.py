@@ -1,7 +1,7 @@
-"""Every metric of the platform, declared once: its name, kind, labels and meaning (docs/metrics.md tells the same).
+"""Declares every metric of the platform: name, kind, labels and meaning (see docs/metrics.md).
 
 Names follow Prometheus and Kueue: base units, ``_total`` for counters, ``_seconds`` and ``_bytes``. Labels have few
-values: tenants and nodes are an administrator's, reasons and routes are ours; jobs, workers and users are no labels.
+values: tenants and nodes come from an administrator, reasons and routes from us; jobs, workers and users are no labels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIVES = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 4 * 3600.0, 12 * 36
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric. ``live`` ones are counted as things happen, from zero at each start; others are read at a scrape."""
+    """One metric. ``live`` metrics count from zero at each start; the others are read at a scrape."""
 
     name: str
     kind: Kind
@@ -42,7 +42,7 @@ def _gauge(name: str, help: str, *labels: str) -> MetricFamily:
 
 
 def _total(name: str, help: str, *labels: str) -> MetricFamily:
-    """A counter that the store remembers, so that it goes on after a restart."""
+    """A counter read from the store, so that it continues after a restart."""
     return _declare(MetricFamily(f"fairlead_{name}_total", "counter", help, labels))
 
 
@@ -81,7 +81,7 @@ START = _seconds("generation_start_time", "From the decision to all workers of a
 FIRST_STEP = _seconds("first_step_time", "From the decision to a generation's first training step.", STARTS, "tenant")
 COMPLETION = _seconds("job_completion_time", "From submission to the end (JCT).", LIVES, "tenant", "outcome")
 RECOVERY = _seconds("recovery_time", "From the loss of a worker to the next training step (FRT).", STARTS, "tenant")
-BLIND = _count("planner_blind_jobs", "Jobs whose model the planner could not look at: they run as whole copies.",
+BLIND = _count("planner_blind_jobs", "Jobs whose model could not be profiled: they run as whole copies.",
                "tenant")  # fmt: skip
 SNAPSHOT = _seconds("snapshot_time", "How long a worker took to put a snapshot away.", QUICK, "where")
 SNAPSHOT_WAIT = _seconds("snapshot_wait_time", "How long a training step waited for a snapshot.", QUICK, "tenant")
@@ -108,7 +108,7 @@ REQUESTS = _count("api_requests", "Requests by route, method and status.", "rout
 REQUEST_TIME = _seconds("api_request_duration", "From a request to the end of its answer; of a stream, to its begin.",
                         QUICK, "route", "method")  # fmt: skip
 IN_FLIGHT = _level("api_inflight_requests", "Requests under way, streams included.")
-LIMITED = _count("api_rate_limited_requests", "Requests refused for haste, by limit: rate, streams or logins.",
+LIMITED = _count("api_rate_limited_requests", "Rate-limited requests, by limit: rate, streams or logins.",
                  "reason")  # fmt: skip
 STREAMS = _level("api_event_streams", "Event and log streams that are open.")
 

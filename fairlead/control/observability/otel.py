@@ -1,4 +1,7 @@
-"""Traces over OTLP/HTTP with OpenTelemetry's own SDK; loaded only when an endpoint is named (extra ``otel``)."""
+"""Exports traces over OTLP/HTTP with the OpenTelemetry SDK.
+
+Imported only when an endpoint is configured (extra ``otel``).
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ from fairlead import __version__
 from fairlead.cluster import nodes_of
 from fairlead.control.records import Generation, Job, JobPhase, LoggedEvent
 
-MAX_REMEMBERED = 10_000  # jobs whose requests and rounds are known, to point back to
+MAX_REMEMBERED = 10_000  # jobs whose request and round spans are remembered for links
 DELAY_MS = 1000.0
 
 
 class _Ids(RandomIdGenerator):
-    """Random ids, but for a job's trace, whose ids follow from the job's: so it is found, also after a restart."""
+    """Random ids, except for a job's trace, whose id is derived from the job's: it is found after a restart, too."""
 
     def __init__(self) -> None:
-        self.job: str | None = None  # whose first span is being made
+        self.job: str | None = None  # the job whose root span is being created
 
     def generate_trace_id(self) -> int:
         return super().generate_trace_id() if self.job is None else trace_id(self.job)
@@ -40,7 +43,7 @@ class _Ids(RandomIdGenerator):
 
 
 def trace_id(job: str) -> int:
-    """The id of the trace that tells this job's life."""
+    """The id of this job's trace."""
     return int.from_bytes(hashlib.sha256(job.encode()).digest()[:16], "big")
 
 
@@ -61,7 +64,7 @@ class _Request:
 
 
 class Exporter:
-    """Makes spans and sends them, in a thread of its own."""
+    """Creates spans and sends them in a thread of its own."""
 
     def __init__(self, endpoint: str) -> None:
         url = endpoint if urlsplit(endpoint).path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
@@ -105,7 +108,7 @@ class Exporter:
         _remember(self._requests, job, trace.get_current_span().get_span_context())
 
     def life(self, event: LoggedEvent, job: Job, generations: Sequence[Generation]) -> None:
-        """The job as one trace: how long it waited, its generations, and how it ended."""
+        """The job as one trace: its waiting times, its generations and its end."""
         asked = self._requests.pop(job.id, None)
         self._ids.job = job.id
         try:
@@ -124,7 +127,7 @@ class Exporter:
         if not generations:
             self._span("queued", inside, since_s, event.time_s, {})
         if job.phase is JobPhase.FAILED:
-            root.set_status(Status(StatusCode.ERROR))  # the message is the tenant's own: it stays in the store
+            root.set_status(Status(StatusCode.ERROR))  # without the message, which is the tenant's own
         root.end(_ns(event.time_s))
 
     def _generation(self, inside: Context, generation: Generation, until_s: float) -> None:

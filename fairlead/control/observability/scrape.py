@@ -1,4 +1,4 @@
-"""One scrape: what the store, the controller and the disk say now, together with all that was counted since."""
+"""Answers one scrape: values from the store, the controller and the disk, plus all live counters."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class StoreSnapshot:
 
 
 class Samples(Collector):
-    """Values gathered for one exposition."""
+    """Samples gathered for one exposition."""
 
     def __init__(self) -> None:
         self._found: dict[str, Metric] = {}
 
     def put(self, family: f.MetricFamily, value: float, *labels: str) -> None:
-        """One sample; labels with too many values are folded together."""
+        """Add one sample; labels with too many values are merged into "other"."""
         metric = self._found.get(family.name)
         if metric is None:
             kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
@@ -75,7 +75,7 @@ class Scraper:
         self._fairness: tuple[float, float | None] = (0.0, None)
 
     async def exposition(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         await self._follower.catch_up()
         stored = await self._store.read(self._read)
         disk = await self._disk.read(stored.owners)

@@ -1,4 +1,4 @@
-"""Traces by option: what the rest of the platform calls, and which costs nothing until an OTLP endpoint is named."""
+"""Optional tracing: no-ops until an OTLP endpoint is configured."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _exporter: Exporter | None = None
 
 
 class RequestSpan(Protocol):
-    """A request under way."""
+    """The span of a request in progress."""
 
     def answered(self, route: str, status: int, request_id: str) -> None: ...
 
 
 class _NoSpan:
     def answered(self, route: str, status: int, request_id: str) -> None:
-        """Nobody asked for traces."""
+        """Does nothing: tracing is off."""
 
 
 _NOTHING = _NoSpan()
 
 
 def check_endpoint(endpoint: str) -> str:
-    """The endpoint, or an error that says what it lacks: before anything is started."""
+    """The endpoint; raises :class:`InvalidSpec` for a wrong address or a missing OpenTelemetry package."""
     if not endpoint.startswith(("http://", "https://")):
         raise InvalidSpec(f"{endpoint!r} is not an address", field="--otlp", value=endpoint,
                           fix="name a collector that takes OTLP over HTTP: http://localhost:4318")  # fmt: skip
     try:
-        import fairlead.control.observability.otel  # noqa: F401 (whether it can be had)
+        import fairlead.control.observability.otel  # noqa: F401 (checks that it is installed)
     except ImportError as error:
         raise InvalidSpec(f"traces need OpenTelemetry: {error}", field="--otlp", value=endpoint,
                           fix="pip install 'fairlead[otel]'") from None  # fmt: skip
@@ -46,7 +46,7 @@ def check_endpoint(endpoint: str) -> str:
 
 
 def start(endpoint: str) -> None:
-    """Send traces there from now on."""
+    """Send traces to this endpoint from now on."""
     global _exporter
     from fairlead.control.observability.otel import Exporter
 
@@ -54,7 +54,7 @@ def start(endpoint: str) -> None:
 
 
 def stop() -> None:
-    """Send what is left, and no more."""
+    """Send the remaining spans and stop."""
     global _exporter
     if _exporter is not None:
         _exporter.close()
@@ -62,13 +62,13 @@ def stop() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether anybody asked for traces."""
+    """True if traces are exported."""
     return _exporter is not None
 
 
 @contextmanager
 def request_span(method: str, headers: Iterable[tuple[bytes, bytes]]) -> Iterator[RequestSpan]:
-    """A span around a request to the API; goes on with the caller's trace if it sent one (traceparent)."""
+    """A span around an API request, continuing the caller's trace if it sent a traceparent."""
     if _exporter is None:
         yield _NOTHING
         return
@@ -87,18 +87,18 @@ def round_span() -> Iterator[None]:
 
 
 def record_round(decisions: Sequence[Decision], changed: Iterable[str], at_s: float) -> None:
-    """The round under way decided this, and changed these jobs: their generations will point back to it."""
+    """Add the round's decisions to its span; generations of the changed jobs will link to it."""
     if _exporter is not None:
         _exporter.decided([(type(each).__name__.lower(), each.job) for each in decisions], changed, at_s)
 
 
 def record_submission(job: str) -> None:
-    """The request under way made this job: the job's trace will point back to it."""
+    """Remember the current request as the job's origin; the job's trace will link to it."""
     if _exporter is not None:
         _exporter.submitted(job)
 
 
 def export_job(event: LoggedEvent, job: Job | None, generations: Iterable[Generation]) -> None:
-    """A job has ended: tell its whole life as one trace."""
+    """Export the life of an ended job as one trace."""
     if _exporter is not None and job is not None:
         _exporter.life(event, job, list(generations))

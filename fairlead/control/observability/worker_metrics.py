@@ -1,4 +1,4 @@
-"""What workers use, summed by tenant and node: a series per worker would never end."""
+"""Sums workers' use by tenant and node: one series per worker would grow without bound."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fairlead.control.observability import live_metrics, metric_families
 
 
 class WorkerMeter:
-    """Turns the nodes' telemetry into counters that never go back, though workers come and go."""
+    """Turns the nodes' telemetry into counters that never go back while workers come and go."""
 
     def __init__(self) -> None:
-        self.tenants: Mapping[str, str] = {}  # of the jobs that run
+        self.tenants: Mapping[str, str] = {}  # tenant by running job
         self._counted: dict[tuple[str, str, str], tuple[float, int]] = {}  # node, job, worker -> cpu_s, network_bytes
 
     def take(self, node: str, telemetry: wire.Telemetry) -> None:
-        """Count what these workers used since they were last counted; one whose tenant is not known yet waits."""
+        """Count what these workers used since the last call; workers whose tenant is unknown yet are skipped."""
         present = set()
         for usage in telemetry.workers:
             tenant = self.tenants.get(usage.job)
@@ -39,7 +39,7 @@ Sums = dict[tuple[str, str], float]
 
 
 def worker_memory(nodes: Iterable[tuple[str, wire.Telemetry]], tenants: Mapping[str, str]) -> tuple[Sums, Sums]:
-    """How many workers there are, and their memory, by tenant and node."""
+    """Number of workers and their memory, by tenant and node."""
     workers: Sums = defaultdict(float)
     used: Sums = defaultdict(float)
     for node, telemetry in nodes:

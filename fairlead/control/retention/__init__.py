@@ -1,1 +1,1 @@
-"""What is deleted when: ended jobs, their outputs, and old rows."""
+"""Deletes what is past retention: ended jobs, their outputs, and old rows."""

@@ -1,8 +1,7 @@
-"""Bounds what a tenant's ended jobs keep on the disk together: when it is more than allowed, the oldest go first.
+"""Limits the disk space that a tenant's ended jobs keep together by removing the oldest outputs.
 
-Logs and output of an ended job do not change, so each is measured once, when it has ended, and the store keeps what was
-found: neither a look at the bounds nor a start asks the disk again. A job that left nothing keeps no folder. What runs
-is never touched: its own limit is the business of its node.
+Logs and output of an ended job do not change, so each is measured once at its end and the size is stored. A job without
+files keeps no folder. Running jobs are not touched: their node enforces their limits.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from fairlead.home import Home
 from fairlead.specs import Policy
 from fairlead.units import shown_size
 
-KEPT_FOLDERS = frozenset({"logs", "output"})  # of an ended job's folder; all else was for its work
+KEPT_FOLDERS = frozenset({"logs", "output"})  # kept of an ended job's folder; the rest was needed only while it ran
 _JOBS_AT_ONCE = 50
 
 
 def outputs_to_remove(ends: Sequence[tuple[JobEnd, int]], held: int, allowed_bytes: int) -> list[tuple[JobEnd, int]]:
-    """Those to go, the oldest first, until what all hold together is within what is allowed."""
+    """The oldest outputs to remove until the total is within ``allowed_bytes``."""
     found = []
     for end, size in sorted(ends):
         if held <= allowed_bytes:
@@ -43,16 +42,16 @@ def outputs_to_remove(ends: Sequence[tuple[JobEnd, int]], held: int, allowed_byt
 
 
 class OutputRetention:
-    """What the ended jobs of all tenants keep; the leader's."""
+    """Tracks what all tenants' ended jobs keep; runs on the leader."""
 
     def __init__(
         self, store: Store, home: Home, clock: Callable[[], float], remove: Callable[[Path], Awaitable[bool]]
     ) -> None:
         self._store, self._home, self._clock, self._remove = store, home, clock, remove
-        self._held: dict[str, int] | None = None  # bytes by tenant, once they were asked for
+        self._held: dict[str, int] | None = None  # bytes by tenant, loaded on first use
 
     async def record_ended(self, ended: Iterable[str]) -> None:
-        """Measure what these jobs left, whose folders were cleaned; folders in which nothing is are removed."""
+        """Measure what these ended jobs left and store it; empty folders are removed."""
         ids = list(ended)
         ends = await self._store.read(partial(pruning.ends_of, ids=ids))
         settled = await asyncio.to_thread(lambda: [self._clean_and_measure(end.job) for _, end in ends])
@@ -76,7 +75,7 @@ class OutputRetention:
                         self._held[one.tenant] = self._held.get(one.tenant, 0) + one.size_bytes
 
     def _clean_and_measure(self, job: str) -> tuple[tuple[str, ...], int]:
-        """Which folders it left and what they take."""
+        """The job's remaining folders and their size, after removing empty ones."""
         folder = self._home.job(job)
         _drop_empty_files(folder / "logs")
         for part in KEPT_FOLDERS:
@@ -90,7 +89,7 @@ class OutputRetention:
         return sum(held.bytes_by_part.get(part, 0) for part in KEPT_FOLDERS)
 
     async def remeasure(self, job: str) -> None:
-        """Something of it is gone."""
+        """Measure a job again after something was removed."""
         size = await asyncio.to_thread(self._measure, job)
         changed = await self._store.write(partial(retained_outputs.resize, job=job, size_bytes=size))
         if changed is not None and self._held is not None:
@@ -98,7 +97,7 @@ class OutputRetention:
             self._held[tenant] = self._held.get(tenant, 0) - less
 
     async def enforce_quota(self, tenants: Sequence[Tenant]) -> None:
-        """Take away what is too much, of every tenant."""
+        """Remove the oldest outputs of every tenant that keeps too much."""
         if self._held is None:
             self._held = await self._store.read(retained_outputs.bytes_by_tenant)
         for tenant in tenants:
@@ -113,7 +112,7 @@ class OutputRetention:
                     break
 
     async def _remove_output(self, tenant: Tenant, end: JobEnd, freed: int, allowed_bytes: int) -> None:
-        """First the word, then the deed: after a crash it is done again, and never without one."""
+        """Log the removal, then remove: after a crash it is repeated, and never silent."""
         now_s = self._clock()
         text = (
             f"logs and results of {end.job} ({shown_size(freed)}) were removed, as the oldest: the ended jobs of "
@@ -135,12 +134,12 @@ class OutputRetention:
 
 
 def _drop_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # something is in it, or it is no folder
+    with contextlib.suppress(OSError):  # not empty, or not a folder
         folder.rmdir()
 
 
 def _drop_empty_files(folder: Path) -> None:
-    """Logs of workers that said nothing."""
+    """Remove the empty logs of workers that wrote nothing."""
     with contextlib.suppress(OSError):
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -1,4 +1,4 @@
-"""Takes away what is over: working folders of ended jobs at once, the rest when its time is up or it is too much."""
+"""Prunes in the background: working folders of ended jobs at once; logs, outputs and rows past retention or quota."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ log = structlog.get_logger()
 
 _ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
 _POLL_S = 1.0
-_IDLE_S = 10.0  # ... while nobody says that anything has happened
-_PASS_S = 60.0  # between two looks at what is too old
-_SLICE_S, _PAUSE_S = 0.05, 0.2  # a large folder goes in slices: the disk is for those who work
+_IDLE_S = 10.0  # ... while nothing is published
+_PASS_S = 60.0  # between two passes over old data
+_SLICE_S, _PAUSE_S = 0.05, 0.2  # large folders are removed in slices, to leave the disk to running jobs
 _JOBS_AT_ONCE, _ROWS_AT_ONCE = 50, 500
-_LINES_AT_ONCE, _SPANS_AT_ONCE = 2000, 288  # rows of the ledger; times of its sums
-_STALE_UPLOAD_S = 3600.0  # an upload to which nothing was added for so long has died with its control plane
+_LINES_AT_ONCE, _SPANS_AT_ONCE = 2000, 288  # ledger lines; time spans of its sums
+_STALE_UPLOAD_S = 3600.0  # an upload without progress for this long is abandoned
 
 
 class PruningNotice(Protocol):
-    """Who tells that something may have happened."""
+    """Announces that something was stored."""
 
     publish_count: int
 
@@ -46,7 +46,7 @@ class PruningNotice(Protocol):
 
 
 class Pruner:
-    """The leader's; whatever it did not get to before it ended, the next one does."""
+    """Runs on the leader; what it does not finish, the next leader does."""
 
     def __init__(
         self, store: Store, home: Home, clock: Callable[[], float] = time.time, news: PruningNotice | None = None,
@@ -54,8 +54,8 @@ class Pruner:
     ) -> None:  # fmt: skip
         self._store, self._home, self._clock, self._news = store, home, clock, news
         self._keep_audit_s = keep_audit_s
-        self._event = 0  # the newest seen
-        self._done_up_to: dict[tuple[str, str], JobEnd] = {}  # (tenant, kind) -> up to here it is done
+        self._event = 0  # the newest event processed
+        self._done_up_to: dict[tuple[str, str], JobEnd] = {}  # (tenant, kind) -> the last end that was pruned
         self._last_pass_s = 0.0
         self._outputs = OutputRetention(store, home, clock, _remove)
         self._swept = False
@@ -73,8 +73,8 @@ class Pruner:
                     await self.prune()
             except LostLeadership:
                 raise
-            except (Unavailable, OSError) as error:  # store or disk are away for a while; what is old gets no younger
-                log.warning("nothing could be pruned", error=str(error))
+            except (Unavailable, OSError) as error:  # store or disk are unavailable: retry later
+                log.warning("pruning failed; it will be retried", error=str(error))
             await asyncio.sleep(_POLL_S)
             if self._news is not None:
                 await self._news.wait_for_news(_IDLE_S, seen)
@@ -82,7 +82,7 @@ class Pruner:
     # ------------------------------------------------------------ working folders
 
     async def sweep(self) -> None:
-        """Clean the folders of all jobs that ended while nobody looked; once, and no folder that was cleaned before."""
+        """Clean the folders of jobs that ended while no leader ran; once, skipping jobs that were measured."""
         if self._swept:
             return
         names = await asyncio.to_thread(_names, self._home.jobs)
@@ -91,12 +91,12 @@ class Pruner:
             known = await self._store.read(partial(retained_outputs.measured_among, ids=batch))
             await self._clean(await self._store.read(partial(jobs.ended_among, wanted=set(batch) - known)))
         while older := await self._store.read(partial(retained_outputs.list_unmeasured, limit=_ROWS_AT_ONCE)):
-            for job in older:  # of which no folder is left
+            for job in older:  # jobs without a folder
                 await self._outputs.remeasure(job)
         self._swept = True
 
     async def clean_ended(self) -> None:
-        """Clean the folders of the jobs that have ended since the last time."""
+        """Clean the folders of jobs that ended since the last call."""
 
         def work(connection: Connection) -> tuple[set[str], int]:
             fresh = events.after(connection, self._event, _ROWS_AT_ONCE)
@@ -112,10 +112,10 @@ class Pruner:
                 await _remove(path)
             await self._outputs.record_ended(jobs)
 
-    # ------------------------------------------------------------ what is kept for a time
+    # ------------------------------------------------------------ retention
 
     async def prune(self) -> None:
-        """Take away what every tenant's retention says is over, and what the platform itself keeps no longer."""
+        """Remove what is past each tenant's retention and the platform's own."""
         await self.sweep()
         await asyncio.to_thread(self._drop_stale_uploads)
         present = await self._store.read(tenants.all_tenants)
@@ -132,7 +132,7 @@ class Pruner:
             await asyncio.sleep(_PAUSE_S)
 
     async def _prune_ledger(self) -> None:
-        """Lines and entries that have been there for long enough; their sums stay."""
+        """Delete ledger lines, audit entries and platform events past retention; their sums stay."""
         now_s = self._clock()
         await self._store.write(partial(pruning.advance_marks, now_s=now_s, keep_audit_s=self._keep_audit_s))
         await self._store.write(partial(pruning.drop_old_notes, now_s=now_s))
@@ -143,19 +143,19 @@ class Pruner:
         await self._drop_in_batches(lambda c: pruning.drop_events(c, None, before_s, _ROWS_AT_ONCE))
 
     def _drop_stale_uploads(self) -> None:
-        """Half an upload leaves nothing, unless the control plane was killed in the middle of it."""
+        """Delete partial uploads that a killed control plane left behind."""
         before_s = self._clock() - _STALE_UPLOAD_S
         for part in self._home.bundles.glob("*/*.part"):
-            with contextlib.suppress(FileNotFoundError):  # it has just ended well
+            with contextlib.suppress(FileNotFoundError):  # it was completed just now
                 if part.lstat().st_mtime < before_s:
                     part.unlink()
-                    log.info("an upload that never ended was removed", file=part.name, tenant=part.parent.name)
+                    log.info("an abandoned upload was removed", file=part.name, tenant=part.parent.name)
 
     async def _prune_folders(self, tenant: Tenant, kind: str, folder: str, keep_s: float | None) -> None:
         count = 0
         async for job in self._due(tenant, kind, keep_s):
             count += await _remove(self._home.job(job) / folder)
-            with contextlib.suppress(OSError):  # the rest is kept longer
+            with contextlib.suppress(OSError):  # not empty: the rest is kept longer
                 await asyncio.to_thread(self._home.job(job).rmdir)
             await self._outputs.remeasure(job)
         await self._log_event(tenant, kind, count, keep_s)
@@ -168,7 +168,7 @@ class Pruner:
         await self._log_event(tenant, "metrics", count, keep_s)
 
     async def _prune_bundles(self, tenant: Tenant, keeps: Retention) -> None:
-        """Code goes with the results of the jobs that ran it, and with those jobs at the latest."""
+        """Delete code bundles together with the results of the jobs that used them, or with those jobs' rows."""
         rows_s = None if keeps.rows is None else max(keeps.rows, pruning.KEEP_JOBS_S)
         keep_s = min((kept_s for kept_s in (keeps.results, rows_s) if kept_s is not None), default=None)
         if keep_s is None:
@@ -183,7 +183,7 @@ class Pruner:
             await self._store.write(partial(forget, digest=digest))
 
     async def _prune_jobs(self, tenant: Tenant, keep_s: float | None) -> None:
-        """All that is known of jobs, pipelines and events when their time is up; what was used stays in the sums."""
+        """Delete rows of jobs, pipelines and events past retention; their usage stays in the sums."""
         if keep_s is None:
             return
         count, before_s = 0, self._clock() - max(keep_s, pruning.KEEP_JOBS_S)
@@ -193,7 +193,7 @@ class Pruner:
         )
         due = partial(pruning.prunable_jobs, tenant=tenant.name, before_s=before_s, limit=_JOBS_AT_ONCE)
         while ids := await self._store.read(due):
-            for job in ids:  # first what may be large, a handful at a time
+            for job in ids:  # large parts first, a few rows at a time
                 await _remove(self._home.job(job))
                 await self._outputs.remeasure(job)
                 await self._drop_in_batches(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
@@ -203,7 +203,7 @@ class Pruner:
         await self._log_event(tenant, "rows", count, max(keep_s, pruning.KEEP_JOBS_S))
 
     async def _due(self, tenant: Tenant, kind: str, keep_s: float | None) -> AsyncIterator[str]:
-        """The tenant's jobs whose time is over, each once."""
+        """The tenant's jobs past retention, each once."""
         while keep_s is not None:
             after, until_s = self._done_up_to.get((tenant.name, kind), pruning.FIRST), self._clock() - keep_s
             due = partial(pruning.ended_between, tenant=tenant.name, after=after, until_s=until_s, limit=_JOBS_AT_ONCE)
@@ -215,7 +215,7 @@ class Pruner:
                 return
 
     async def _drop_in_batches(self, drop: Callable[[Connection], int], at_once: int = _ROWS_AT_ONCE) -> int:
-        """Drop all rows, with room for others between two handfuls; how many there were."""
+        """Delete all rows with pauses in between for other writes; returns how many."""
         count = 0
         while dropped := await self._store.write(drop):
             count += dropped
@@ -236,7 +236,7 @@ class Pruner:
 
 
 def _remove_working_folders(folders: Iterable[Path]) -> list[Path]:
-    """Remove what ended jobs do not keep, as far as it goes in one slice; returns what is left of it."""
+    """Remove the working folders of ended jobs within one time slice; returns the paths that remain."""
     until_s, left = time.monotonic() + _SLICE_S, []
     for path in (folder / name for folder in folders for name in _names(folder) if name not in KEPT_FOLDERS):
         try:
@@ -249,7 +249,7 @@ def _remove_working_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 async def _remove(path: Path) -> bool:
-    """Remove what is there, in slices; whether there was something. What cannot be removed is logged and stays."""
+    """Remove a path in slices; True if there was something. What cannot be removed is logged and stays."""
     if not await asyncio.to_thread(os.path.lexists, path):
         return False
     removal = Removal(path)
@@ -257,7 +257,7 @@ async def _remove(path: Path) -> bool:
         while not await asyncio.to_thread(removal.go_on, _SLICE_S):
             await asyncio.sleep(_PAUSE_S)
     except OSError as error:
-        log.error("a folder could not be removed", folder=str(path), error=str(error))
+        log.error("cannot remove a folder", folder=str(path), error=str(error))
         return False
     return True
 
