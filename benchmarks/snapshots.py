@@ -119,8 +119,8 @@ class Ways:
         self._saving = found if isinstance(found, Future) else None
 
     def settle(self) -> None:
-        self._ours.finish()
-        self._files.finish()
+        self._ours.wait()
+        self._files.wait()
         if self._saving is not None:
             self._saving.result()
             self._saving = None

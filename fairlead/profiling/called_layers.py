@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairlead.training.model_probe import undisturbed
+from fairlead.training.model_probe import preserving_buffers
 
 
 class Calls:
@@ -78,7 +78,7 @@ def watch_calls(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Calls:
         for name, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(entering(name)).remove)
             stack.callback(module.register_forward_hook(leaving(name), always_call=True).remove)
-        stack.enter_context(undisturbed(model))
+        stack.enter_context(preserving_buffers(model))
         stack.enter_context(torch.no_grad())
         model.train()
         stack.enter_context(_Reading(calls))

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from fairlead import wire
-from fairlead.training.model_probe import call
-from fairlead.training.precision import asked, computing
+from fairlead.training.model_probe import compute_loss
+from fairlead.training.precision import autocast, requested_dtype
 from fairlead.training.session import Session
 
 FEW, MANY = 8, 64
@@ -55,8 +55,8 @@ def _repeated_s(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
 def _pass_s(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
     begun_s = _spent_s()
     session.model.zero_grad(set_to_none=True)
-    with computing(asked(session.training), session.device):
-        loss = call(session.model, session.training.loss, batch)
+    with autocast(requested_dtype(session.training), session.device):
+        loss = compute_loss(session.model, session.training.loss, batch)
     loss.backward()  # type: ignore[no-untyped-call]
     return _spent_s() - begun_s
 
@@ -85,5 +85,5 @@ def _kept_bytes(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        call(session.model, session.training.loss, batch)
+        compute_loss(session.model, session.training.loss, batch)
     return float(sum(kept.values()))

@@ -17,10 +17,10 @@ from fairlead.profiling.model_units import Units, find_units
 from fairlead.profiling.tensor_splits import LayerSplit, degree_limit, try_cuts
 from fairlead.training.data import check_batch, open_samples
 from fairlead.training.definition import Training
-from fairlead.training.model_probe import call, examine, kept_state, trained
-from fairlead.training.optimizers import make_optimizer, partial_objection
-from fairlead.training.parallel.recompute import block_names, groups
-from fairlead.training.precision import asked
+from fairlead.training.model_probe import compute_loss, find_kept_state, probe_model, trainable_parameters
+from fairlead.training.optimizers import make_optimizer, why_not_sharded
+from fairlead.training.parallel.recompute import block_names, recompute_groups
+from fairlead.training.precision import requested_dtype
 from fairlead.training.samples import Samples
 from fairlead.training.seeds import seed_everything
 
@@ -57,10 +57,10 @@ def profile_model(training: Training, model: nn.Module | None = None, samples: S
         check_batch(training.batch_size, len(samples))
     rows = take_rows(samples, ROWS)
     own_step = training.loss is None
-    trained(model)
-    examine(model, training.loss, rows)  # first: it gives lazy layers their shapes
-    state = "" if own_step else kept_state(model, rows[:-1])
-    partial = "" if own_step else partial_objection(training, model)
+    trainable_parameters(model)
+    probe_model(model, training.loss, rows)  # first: it gives lazy layers their shapes
+    state = "" if own_step else find_kept_state(model, rows[:-1])
+    partial = "" if own_step else why_not_sharded(training, model)
     cuts, untried = ([], "") if own_step or partial else try_cuts(model, rows[:-1])
     units = Units(("",), whole=OWN_STEP) if own_step else find_units(model, rows[:-1])
     if state:
@@ -75,7 +75,7 @@ def profile_model(training: Training, model: nn.Module | None = None, samples: S
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
         working_bytes=_working_bytes(model, training.loss, rows, sum(layer.activation_bytes for layer in layers)),
         limits=tuple(reason for reason in (units.whole, partial, untried, said) if reason), exact=training.exact,
-        dtype="float32" if asked(training) is None else "bfloat16", copies_only=own_step or bool(partial),
+        dtype="float32" if requested_dtype(training) is None else "bfloat16", copies_only=own_step or bool(partial),
         blocks=bool(block_names(model)),
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ def _working_bytes(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...], 
 
 def _forward(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...]) -> Any:
     """The model's own step where it has one; else without the loss, which may look at its numbers."""
-    return call(model, None, rows) if loss is None else model(*rows[:-1])
+    return compute_loss(model, None, rows) if loss is None else model(*rows[:-1])
 
 
 def _layer(
@@ -171,7 +171,7 @@ def _computed_again(model: nn.Module, names: Sequence[str]) -> list[int]:
     """The group of each unit under recomputation, as training makes them; -1: it lies in none, or spans several."""
     paths = {id(module): name for name, module in model.named_modules()}
     found, number = [-1] * len(names), 0
-    for container, children in groups(model):
+    for container, children in recompute_groups(model):
         prefix = f"{paths[id(container)]}." if paths[id(container)] else ""
         for group in children:
             number += 1

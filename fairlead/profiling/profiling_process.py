@@ -101,7 +101,7 @@ class ProfilingProcess:
             _live(session, rows, line, (woken, told, shown), self._spec)
         for end in (woken, told, shown):
             os.close(end)
-        line.overheard = self._hear
+        line.on_send = self._hear
         done = threading.Event()
         threading.Thread(target=_wait, args=(child, answer, line, done), name="fairlead-looking", daemon=True).start()
         shows = _seen(seen)

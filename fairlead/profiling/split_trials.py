@@ -19,7 +19,7 @@ from torch import nn
 from fairlead.planning.plan import HEADS
 from fairlead.profiling.called_layers import Calls
 from fairlead.profiling.forward_trace import tensors
-from fairlead.training.model_probe import undisturbed
+from fairlead.training.model_probe import preserving_buffers
 
 NAMES = (
     (("q", "k", "v"), ("out", "o", "proj")), (("q_proj", "k_proj", "v_proj"), ("o_proj", "out_proj")),
@@ -59,7 +59,7 @@ def shareable(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) ->
     if not blocks:
         return {}
     found: dict[str, list[SplitGroup]] = {}
-    with undisturbed(model), torch.no_grad(), _as_in_training():
+    with preserving_buffers(model), torch.no_grad(), _as_in_training():
         model.eval()
         seen = _watch(model, blocks, inputs)
         for name, call in seen.items():

@@ -13,9 +13,9 @@ from fairlead.planning.profiles import Calibration
 from fairlead.profiling.forward_trace import unit_seconds
 from fairlead.profiling.model_profile import take_rows
 from fairlead.training.definition import Training
-from fairlead.training.model_probe import call, gains_by_channels_last
+from fairlead.training.model_probe import compute_loss, prefers_channels_last
 from fairlead.training.optimizers import make_optimizer
-from fairlead.training.precision import asked, computing
+from fairlead.training.precision import autocast, requested_dtype
 from fairlead.training.samples import Resident, Samples
 
 REPEATS, MOST_REPEATS = 4, 40
@@ -32,7 +32,7 @@ def calibrate(training: Training, model: nn.Module, samples: Samples, device: st
     Times are cpu seconds of one thread: what others do on the machine hardly shows in them.
     """
     model.train()
-    if isinstance(samples, Resident) and samples.images and gains_by_channels_last(model):
+    if isinstance(samples, Resident) and samples.images and prefers_channels_last(model):
         samples = samples.with_channels_last()  # as it will be trained
     optimizer = make_optimizer(training, [p for p in model.parameters() if p.requires_grad])
     whole = training.batch_size
@@ -60,8 +60,8 @@ def _pass_s(training: Training, model: nn.Module, samples: Samples, rows: int) -
 
     def once() -> None:
         model.zero_grad(set_to_none=True)
-        with computing(asked(training), torch.device("cpu")):
-            loss = call(model, training.loss, batch)
+        with autocast(requested_dtype(training), torch.device("cpu")):
+            loss = compute_loss(model, training.loss, batch)
         loss.backward()  # type: ignore[no-untyped-call]
 
     return _timed(once)

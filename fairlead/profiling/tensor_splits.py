@@ -12,7 +12,7 @@ from torch import nn
 from fairlead.planning.plan import Split
 from fairlead.profiling.called_layers import Calls, watch_calls
 from fairlead.profiling.split_trials import SplitGroup, shareable
-from fairlead.training.parallel.attention_heads import objection
+from fairlead.training.parallel.attention_heads import why_not_split
 
 LARGE_TABLE = 100_000
 """Parameters from which on an embedding, or a linear layer on its own, is worth cutting."""
@@ -69,7 +69,7 @@ def _groups(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) -> I
         if calls.plain(name):
             yield from _within(name, module, calls)
     for name, module in modules.items():
-        if type(module) is nn.MultiheadAttention and calls.plain(name) and not objection(module):
+        if type(module) is nn.MultiheadAttention and calls.plain(name) and not why_not_split(module):
             yield [LayerSplit(name, "heads", module.num_heads)]
     for name, each in shareable(model, inputs, calls).items():
         yield from (list(_tried(name, one)) for one in each)

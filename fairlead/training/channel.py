@@ -1,4 +1,4 @@
-"""A worker's line to its node manager: messages out at once, messages in kept until they are asked for."""
+"""A worker's connection to its node manager: sends at once, queues what arrives until it is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from fairlead import framing, local_wire, wire
 
 ORPHANED = 3
-"""Exit code of a worker whose node manager is gone; nobody is left to read it but a person with a debugger."""
+"""Exit code of a worker that has lost its node manager; only a person with a debugger can see it."""
 
 
 def log(text: str) -> None:
@@ -24,7 +24,7 @@ def log(text: str) -> None:
 
 
 class Channel:
-    """Both directions of the stream. A thread reads, so that the end of the node manager is seen even in user code."""
+    """Both directions of the stream. A reading thread ends the worker when the node manager is gone."""
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setblocking(True)
@@ -32,7 +32,7 @@ class Channel:
         self._sending = threading.Lock()
         self._inbox: deque[wire.ToWorker] = deque()
         self._arrived = threading.Condition()
-        self.overheard: Callable[[msgspec.Struct], None] | None = None  # is told what is said
+        self.on_send: Callable[[msgspec.Struct], None] | None = None  # called with every message sent
         threading.Thread(target=self._read, name="fairlead-channel", daemon=True).start()
 
     def send(self, message: msgspec.Struct) -> None:
@@ -40,25 +40,25 @@ class Channel:
             try:
                 self._stream.sendall(framing.pack(message))
             except OSError:
-                _leave_orphaned()
-        if self.overheard is not None:
-            self.overheard(message)
+                _exit_orphaned()
+        if self.on_send is not None:
+            self.on_send(message)
 
     def close(self) -> None:
-        """In a process that was forked and has nothing to say: so that the end of this worker is seen."""
+        """Close this copy of the stream, in a forked process: an open one would hide the end of the worker."""
         self._stream.close()
 
     def pending(self) -> bool:
-        """Whether a message waits; cheap enough to ask at every step."""
+        """Whether a message waits; cheap enough to call at every step."""
         return bool(self._inbox)
 
     def peek(self) -> list[wire.ToWorker]:
-        """The messages that wait, left where they are."""
+        """The waiting messages, left in the queue."""
         with self._arrived:
             return list(self._inbox)
 
     def take(self, timeout_s: float | None = None) -> wire.ToWorker | None:
-        """The next message, or None when none came in time; without a timeout it waits for ever."""
+        """The next message, or None if none came in time. Without a timeout it waits for ever."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._arrived:
             while not self._inbox:
@@ -69,7 +69,7 @@ class Channel:
             return self._inbox.popleft()
 
     def put_back(self, message: wire.ToWorker) -> None:
-        """Return a message to the front, for whoever asks next."""
+        """Return a message to the front of the queue."""
         with self._arrived:
             self._inbox.appendleft(message)
             self._arrived.notify_all()
@@ -81,15 +81,15 @@ class Channel:
                 data = self._stream.recv(1 << 16)
                 messages = unpacker.feed(data)
             except (OSError, ValueError, msgspec.DecodeError):
-                _leave_orphaned()
+                _exit_orphaned()
             if not data:
-                _leave_orphaned()
+                _exit_orphaned()
             with self._arrived:
                 self._inbox.extend(messages)
                 self._arrived.notify_all()
 
 
-def _leave_orphaned() -> None:
-    """End at once: without a node manager nobody watches this worker, and another one may take its place."""
+def _exit_orphaned() -> None:
+    """Exit at once: without a node manager nobody watches this worker, and another one may take its place."""
     sys.stderr.write("fairlead: the node manager is gone; this worker ends\n")
     os._exit(ORPHANED)

@@ -1,4 +1,4 @@
-"""What the control plane says between two steps, and the little that a loop needs of its line and its snapshots."""
+"""Reads the control plane's messages between two steps; declares what a loop needs of connection and snapshots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.training.group import Group, PeerLost
 
 
 class ControlConnection(Protocol):
-    """What a loop needs of its line to the node manager."""
+    """A worker's connection to its node manager, as loops use it."""
 
     def pending(self) -> bool: ...
     def take(self, timeout_s: float | None = None) -> wire.ToWorker | None: ...
@@ -23,40 +23,47 @@ class ControlConnection(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """What a loop needs of the place where snapshots are."""
+    """Where snapshots go, as loops use it."""
 
     def find(self) -> Sequence[object]: ...
     def due(self) -> bool: ...
     def write(self, step: int, state: Mapping[str, Any], *, wait: bool = False) -> None: ...
-    def write_parts(self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None) -> None: ...
-    def parts(self, step: int) -> Path: ...
+    def write_sharded(
+        self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None
+    ) -> None: ...
+    def sharded_folder(self, step: int) -> Path: ...
 
 
-def calls_away(join: wire.Join, generation: int, *, resumed: bool) -> bool:
-    """Whether a rank of this generation has to follow this call without being told to leave first.
+def must_follow_join(join: wire.Join, generation: int, *, resumed: bool) -> bool:
+    """Whether a rank of this generation follows the Join at once, without having been told to leave first.
 
-    A generation that was resumed is left in order: its ranks refuse the call that they gave up waiting for, unless a
-    rank of theirs is lost.
+    A resumed generation is left in order only: its ranks refuse the call that they gave up waiting for, unless they
+    have lost a rank.
     """
     return join.generation > generation and (not resumed or join.breaks >= generation)
 
 
-def listen(channel: ControlConnection, group: Group) -> wire.Leave | None:
-    """Take what has arrived: the call to leave this generation, if it came; raises when it was given up."""
+def read_messages(channel: ControlConnection, group: Group) -> wire.Leave | None:
+    """Read all messages that have arrived; returns the Leave of this generation, if there is one.
+
+    Raises PeerLost when the control plane has ended the generation.
+    """
     leave = None
     while channel.pending():
         message = channel.take()
         match message:
             case wire.Leave(generation=generation) if generation == group.generation:
                 leave = message
-            case wire.Join(generation=generation) if calls_away(message, group.generation, resumed=group.resumed > 0):
+            case wire.Join(generation=generation) if must_follow_join(
+                message, group.generation, resumed=group.resumed > 0
+            ):
                 channel.put_back(message)
                 raise PeerLost(f"generation {generation} was called")
             case wire.Join(generation=generation) if generation > group.generation:
-                log(f"generation {generation}: call refused, generation {group.generation} was resumed")
+                log(f"generation {generation}: call refused, because generation {group.generation} was resumed")
             case wire.Quit():
                 channel.put_back(message)
                 raise PeerLost("told to quit")
             case _:
-                pass  # of a generation that is over, or said twice
+                pass  # a repeated message, or one of a generation that is over
     return leave

@@ -9,12 +9,12 @@ from torch.utils.data import TensorDataset
 
 from fairlead.data.dataset_refs import DatasetRef
 from fairlead.errors import InvalidSpec
-from fairlead.training.grid_dataset import open_named
+from fairlead.training.grid_dataset import open_dataset
 from fairlead.training.samples import GeneratedSamples, Resident, Samples
 
 
 def check_batch(size: int, samples: int) -> None:
-    """Refuse a batch that the data cannot fill."""
+    """Refuse a batch that is larger than the data."""
     if size > samples:
         raise InvalidSpec(
             f"{size} is more than the {samples} samples of data", field="batch_size", value=size,
@@ -23,9 +23,9 @@ def check_batch(size: int, samples: int) -> None:
 
 
 def open_samples(name: str, data: Any, device: torch.device) -> Samples:
-    """The data of a Training, ready to be taken from."""
+    """The data of a Training, ready to be read by index."""
     if isinstance(data, str | DatasetRef):
-        return open_named(name, data, device)
+        return open_dataset(name, data, device)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | list):

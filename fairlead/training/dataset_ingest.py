@@ -1,7 +1,7 @@
-"""The job that loads a data set: read, fit, prepare, put into the grid, and say what was made.
+"""The job that loads a data set: reads, fits, prepares, puts blocks into the grid, and reports what it made.
 
-It is a Training with a loop of its own, so that it waits its turn, is limited, logged and recovered like any other job
-of its tenant, in the tenant's sandbox.
+It is a Training with a custom loop, so it queues, is limited, logged and recovered like any other job of its tenant, in
+the tenant's sandbox.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlead.grid.values import BlockId
 from fairlead.training.channel import log
 from fairlead.training.custom_loop.context import Context
 from fairlead.training.definition import Training
-from fairlead.training.grid_dataset import handed
+from fairlead.training.grid_dataset import granted_dataset
 from fairlead.training.result import DataMade
 
 if TYPE_CHECKING:
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from fairlead.grid import Grid
 
 RUN = "fairlead.training.dataset_ingest:load"
-"""By which jobs name it."""
+"""The ``run`` of such jobs."""
 HASHING_S, HASHED_BYTES_PER_S = 5.0, 1e8
-"""So long a load waits for the hashes of its blocks, and as much longer as it is large."""
+"""How long a load waits for the hashes of its blocks, and the rate by which large data gets more time."""
 
 
 def load(
     source: str, name: str, recipe: Any = None, target: str | None = None, test: float = 0.0, workers: int = 0,
     like: str | None = None, append: bool = False, how: Any = None, local: str | None = None,
 ) -> Training:  # fmt: skip
-    """The Training that loads ``source`` as ``name``; ``local`` only tells where the source came from."""
+    """The Training that loads ``source`` as ``name``; ``local`` only records where the source came from."""
 
     def loop(context: Context) -> DataMade:
         if context.world > 1:
             raise InvalidSpec("a data set is loaded by one worker", field="workers", fix="leave workers out")
-        return _loaded(source, name, recipe, target, test, workers or None, like, append, dict(how or {}))
+        return _load(source, name, recipe, target, test, workers or None, like, append, dict(how or {}))
 
     return Training(loop=loop)
 
 
-def _loaded(
+def _load(
     source: str, name: str, recipe: Any, target: str | None, test: float, workers: int | None, like: str | None,
     append: bool, how: Mapping[str, Any],
 ) -> DataMade:  # fmt: skip
@@ -61,12 +61,12 @@ def _loaded(
     if grid is None:
         raise InvalidSpec("this worker has no grid to put data into", field="data", fix="run it as a job")
     if append:
-        return _appended(source, name, grid, workers, how)
+        return _append(source, name, grid, workers, how)
     opened = read(source, **how)
     spool = Spool(opened)
     train, rest = split(1.0 - test) if test else (None, None)
     if like is not None:
-        fitted = _fitted(like)[1]
+        fitted = _fitted_recipe(like)[1]
     else:
         fitted = _recipe(recipe, target, opened).fit(spool, part=train, workers=workers)
     if rest is not None and spool.rows is not None and rest.count(0, spool.rows) == 0:
@@ -75,32 +75,32 @@ def _loaded(
     sets = [prepare(spool, fitted, grid, name=name, part=train, workers=workers)]
     if rest is not None:
         sets.append(prepare(spool, fitted, grid, name=f"{name}-test", part=rest, workers=workers))
-    return _made(sets, fitted, grid)
+    return _register(sets, fitted, grid)
 
 
-def _appended(source: str, name: str, grid: Grid, workers: int | None, how: Mapping[str, Any]) -> DataMade:
-    """What has come since the parent was read, through the parent's own recipe."""
+def _append(source: str, name: str, grid: Grid, workers: int | None, how: Mapping[str, Any]) -> DataMade:
+    """Load the rows that were added to the source since the parent was read, with the parent's recipe."""
     from fairlead.data.preparation import prepare
     from fairlead.data.reading import read
 
-    parent, fitted = _fitted(name)
-    _still_there(parent, grid)
+    parent, fitted = _fitted_recipe(name)
+    _check_blocks_exist(parent, grid)
     fresh = read(source, **{**how, "after": parent.watermark})
     child = prepare(fresh, fitted, grid, name=name, parent=parent, workers=workers)
     if child.rows == parent.rows:
         log(f"{name}@{parent.version} is up to date")
         return DataMade()
-    return _made([child], fitted, grid, {block.id for block in parent.blocks})
+    return _register([child], fitted, grid, {block.id for block in parent.blocks})
 
 
-def _still_there(parent: Manifest, grid: Grid) -> None:
-    """Refuse to go on from blocks that are gone: they do not outlive the nodes, while the version's name does."""
+def _check_blocks_exist(parent: Manifest, grid: Grid) -> None:
+    """Refuse to append to blocks that are gone: they die with their nodes, while the version's name stays."""
     here = {str(each.id) for each in grid.blocks()}
     for block in parent.blocks:
         if block.id in here:
             continue
         try:
-            grid.open(BlockId(block.id)).close()  # brought here, if another node has it
+            grid.open(BlockId(block.id)).close()  # fetched from another node if need be
         except NotFound:
             raise Refused(
                 f"{parent.name}@{parent.version} is not in memory any more, so nothing can be added to it",
@@ -108,21 +108,21 @@ def _still_there(parent: Manifest, grid: Grid) -> None:
             ) from None  # fmt: skip
 
 
-def _fitted(name: str) -> tuple[Manifest, FittedRecipe]:
-    """A data set that was handed to this job, and the recipe it was prepared with."""
+def _fitted_recipe(name: str) -> tuple[Manifest, FittedRecipe]:
+    """A data set that this job may read, and the recipe it was prepared with."""
     from fairlead.data.manifest import Manifest
     from fairlead.data.recipes.recipe import FittedRecipe
 
-    told = handed(name)
-    if told is None or told.get("recipe") is None:
+    granted = granted_dataset(name)
+    if granted is None or granted.get("recipe") is None:
         raise InvalidSpec(f"there is no data set {name!r} with a recipe", field="data", value=name,
                           fix="see fairlead data list")  # fmt: skip
-    manifest = Manifest.from_json(msgspec.json.encode(told["manifest"]))
-    return manifest, FittedRecipe.from_json(msgspec.json.encode(told["recipe"]), expect=manifest.recipe)
+    manifest = Manifest.from_json(msgspec.json.encode(granted["manifest"]))
+    return manifest, FittedRecipe.from_json(msgspec.json.encode(granted["recipe"]), expect=manifest.recipe)
 
 
 def _recipe(written: Any, target: str | None, source: Source) -> Any:
-    """The recipe that was given, or the usual one: gaps filled, numbers normalised, words encoded, side by side."""
+    """The given recipe, or the default: impute gaps, normalise numbers, one-hot encode text, assemble."""
 
     from fairlead.data.recipes.recipe import Recipe
 
@@ -155,23 +155,23 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
 
 
-def _made(sets: list[Manifest], fitted: FittedRecipe, grid: Grid, before: Collection[str] = ()) -> DataMade:
-    """Manifests with the hashes of their blocks, as plain values; blocks of ``before`` may lie elsewhere."""
+def _register(sets: list[Manifest], fitted: FittedRecipe, grid: Grid, before: Collection[str] = ()) -> DataMade:
+    """Manifests with the hashes of their blocks, as plain values; blocks of ``before`` may lie on other nodes."""
     new = [block for each in sets for block in each.blocks if block.id not in before]
-    digests = _all_there(sets[0].name, new, grid)
+    digests = _block_hashes(sets[0].name, new, grid)
     recipe = msgspec.json.decode(fitted.to_json())
-    told = []
+    made = []
     for each in sets:
-        _forget_former(each, grid)
+        _drop_previous_blocks(each, grid)
         blocks = [msgspec.structs.replace(one, hash=one.hash or digests.get(one.id, "")) for one in each.blocks]
         manifest = msgspec.to_builtins(msgspec.structs.replace(each, blocks=blocks))
-        told.append({"manifest": manifest, "recipe": recipe})
+        made.append({"manifest": manifest, "recipe": recipe})
         log(f"{each.name}@{each.version}: {each.rows} rows in {len(each.blocks)} blocks, {each.nbytes} bytes")
-    return DataMade(told)
+    return DataMade(made)
 
 
-def _all_there(name: str, blocks: Sequence[BlockRef], grid: Grid) -> dict[str, str]:
-    """The hashes of blocks that were just made; refuses a load of which some had to make room for the others."""
+def _block_hashes(name: str, blocks: Sequence[BlockRef], grid: Grid) -> dict[str, str]:
+    """The hashes of new blocks; refuses a load of which some blocks were evicted for the others."""
     until_s = time.monotonic() + HASHING_S + sum(block.bytes for block in blocks) / HASHED_BYTES_PER_S
     while True:
         held = {str(each.id): each for each in grid.blocks()}
@@ -183,12 +183,12 @@ def _all_there(name: str, blocks: Sequence[BlockRef], grid: Grid) -> dict[str, s
             break
         time.sleep(0.02)
     if late:
-        log(f"{name}: {len(late)} of {len(blocks)} blocks have no hash yet, which the grid computes when it can")
+        log(f"{name}: {len(late)} of {len(blocks)} blocks have no hash yet; the grid computes them later")
     return {block.id: held[block.id].digest for block in blocks}
 
 
 def _no_room(name: str, blocks: Sequence[BlockRef], lost: Sequence[BlockRef], grid: Grid) -> Refused:
-    """What is needed and what there is; what was put is taken back, for it is of no use alone."""
+    """The error for a load that does not fit; drops the new blocks, since parts of a data set are of no use."""
     usage = grid.usage()
     for block in blocks:
         with contextlib.suppress(FairleadError):
@@ -196,20 +196,20 @@ def _no_room(name: str, blocks: Sequence[BlockRef], lost: Sequence[BlockRef], gr
     needed = sum(block.bytes for block in blocks)
     return Refused(
         f"{name} does not fit into the grid: it has {needed:,} bytes, the tenant's quota on a node is {usage.quota:,} "
-        f"and {usage.spilled:,} lie on its disk; {len(lost)} of {len(blocks)} blocks had to go for the others",
+        f"and {usage.spilled:,} lie on its disk; {len(lost)} of {len(blocks)} blocks were evicted for the others",
         field="data", value=name,
         fix="raise the quota (fairlead tenant update TENANT --grid SIZE), drop other data, or load fewer columns",
     )  # fmt: skip
 
 
-def _forget_former(made: Manifest, grid: Grid) -> None:
-    """Content that was loaded again lies in new blocks: nobody will ask for the old ones of this version."""
-    former = (handed(made.name) or {}).get("manifest", {})
+def _drop_previous_blocks(made: Manifest, grid: Grid) -> None:
+    """Drop the old blocks of a version whose content was loaded again into new ones."""
+    former = (granted_dataset(made.name) or {}).get("manifest", {})
     kept = {block.id for block in made.blocks}
     for block in former.get("blocks", []) if former.get("version") == made.version else []:
         if block["id"] in kept:
             continue
         try:
             grid.drop(BlockId(block["id"]))
-        except FairleadError as error:  # in use, or on another node: it goes when room is needed
-            log(f"{made.name}: an old block stays for now: {error.message}")
+        except FairleadError as error:  # in use, or on another node: evicted when room is needed
+            log(f"{made.name}: an old block was not dropped yet: {error.message}")

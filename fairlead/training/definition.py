@@ -1,4 +1,4 @@
-"""What a user hands over to be trained: the Training, checked field by field where it is written."""
+"""The Training: what a user hands over to be trained, checked field by field when it is created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.plan_choice import PLAN_FAMILIES
 
 RESERVED_METRICS = frozenset({"step", "epoch", "time_s", "loss", "eval_loss"})
-"""Names that a history row already uses."""
+"""Names that rows of the history already use."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class Training:
     ``scheduler`` is a factory of the optimizer; it steps once per epoch unless ``scheduler_every`` says ``"step"``.
     ``monitor`` is the figure by which ``early_stopping`` and ``keep_best`` judge an epoch.
 
-    Or ``loop``, alone: a function of a context (rank, world, shard, report, snapshot) that trains by itself.
+    Or only ``loop``: a function of a context (rank, world, shard, report, snapshot) that trains by itself.
     """
 
     model: Any = None
@@ -39,17 +39,17 @@ class Training:
     seed: int = 0
     scheduler: Callable[[Any], Any] | None = None
     clip_grad_norm: float | None = None
-    accumulate: int = 1  # pieces in which a worker computes its part of the batch
+    accumulate: int = 1  # passes in which a worker computes its part of the batch
     scheduler_every: str = "epoch"
     early_stopping: int | None = None  # epochs without improvement
     keep_best: bool = False
     monitor: str = "eval_loss"
     monitor_mode: str = "min"
-    sharded_snapshots: bool | None = None  # None: where no worker holds all and the whole state is large
-    precision: str = "auto"  # "float32": as the model is written; "bf16": products in half of it; "auto": what gains
-    exact: bool = True  # False: plans that change the maths may be chosen, too
-    loop: Callable[[Any], Any] | None = None  # a function of a context, in place of all but batch_size and seed
-    plan: str = "auto"  # how it is spread over its workers: as the planner finds best, or a family of plans
+    sharded_snapshots: bool | None = None  # None: where no worker holds the whole state and it is large
+    precision: str = "auto"  # "float32": as written; "bf16": matrix products in bf16; "auto": bf16 where it is faster
+    exact: bool = True  # False: allow plans that change the maths
+    loop: Callable[[Any], Any] | None = None  # a custom training loop, in place of all but batch_size and seed
+    plan: str = "auto"  # "auto": the planner chooses; or a family of plans
 
     def __post_init__(self) -> None:
         if self.loop is not None:
@@ -97,11 +97,11 @@ class Training:
         told = self.sharded_snapshots
         good = told is None or isinstance(told, bool)
         _require(good, "sharded_snapshots", told, "is neither True, False nor None", "leave it out")
-        if self.judges:
+        if self.compares_epochs:
             self._check_monitor()
 
     def _check_loop(self) -> None:
-        """Who keeps the loop keeps all that belongs to it."""
+        """Refuse fields that a custom loop would ignore."""
         good = callable(self.loop)
         _require(good, "loop", self.loop, "cannot be called", "pass a function of one argument, the context")
         for each in fields(self):
@@ -109,13 +109,13 @@ class Training:
             value = getattr(self, each.name)
             if each.name not in ("loop", "batch_size", "seed", "plan") and value is not default and value != default:
                 fix = f"use it within the loop, or drop {each.name}"
-                raise InvalidSpec("has no use beside a loop of one's own", field=each.name, fix=fix)
+                raise InvalidSpec("is not used with a custom loop", field=each.name, fix=fix)
         if self.batch_size:
             _check_count("batch_size", self.batch_size)
         _require(_is_int(self.seed), "seed", self.seed, "is not a whole number", "pass an int, such as 0")
 
     @property
-    def judges(self) -> bool:
+    def compares_epochs(self) -> bool:
         """Whether epochs are compared with each other."""
         return self.early_stopping is not None or self.keep_best
 
@@ -165,7 +165,7 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 
 def _check_factory(name: str, value: Any, example: str) -> None:
-    """A ready-made optimizer belongs to another copy of the model; only a factory can be used on each worker."""
+    """Refuse a ready-made optimizer: it belongs to one copy of the model, while every worker has its own."""
     good = value is None or (callable(value) and (isinstance(value, type) or not hasattr(value, "state_dict")))
     _require(good, name, value, "is not a function that makes one", f"pass {name}={example}")
 
@@ -174,7 +174,7 @@ def _check_data(name: str, data: Any) -> None:
     if isinstance(data, str):
         check_dataset_ref(data, name)
     if isinstance(data, str | DatasetRef):
-        return  # whether there is such a data set is known where the job runs
+        return  # only the job's worker knows whether the data set exists
     columns = data if isinstance(data, tuple | list) else None
     if columns is None:
         sized = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping)

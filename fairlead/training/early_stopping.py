@@ -1,4 +1,4 @@
-"""Which epoch was the best so far, and whether it is time to stop: from figures that all ranks share."""
+"""Tracks the best epoch and decides when to stop, from metrics that are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fairlead.training.definition import Training
 
 
 class EarlyStopping:
-    """Judges epochs by one figure. Every rank comes to the same, and it travels with the state."""
+    """Compares epochs by one metric. Every rank decides the same; the decision's state travels with snapshots."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self.best = math.nan
         self.best_step = 0
-        self.judged_step = 0  # the newest epoch's end that was looked at
+        self.judged_step = 0  # the last step of the newest epoch that was compared
         self._without = 0
-        self.model: dict[str, torch.Tensor] = {}  # of the best epoch, if it is to be kept
+        self.model: dict[str, torch.Tensor] = {}  # of the best epoch, with keep_best
 
     def judge(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Look at an epoch that ended with this step; true if it is the best one so far."""
+        """Compare the epoch that ended with this step; True if it is the best so far."""
         value = figures[self._training.monitor]
         lower = self._training.monitor_mode == "min"
         better = value < self.best if lower else value > self.best
@@ -35,13 +35,13 @@ class EarlyStopping:
         return better
 
     @property
-    def enough(self) -> bool:
-        """Whether so many epochs brought nothing that the training ends early."""
+    def should_stop(self) -> bool:
+        """Whether ``early_stopping`` epochs in a row brought no improvement."""
         patience = self._training.early_stopping
         return patience is not None and self._without >= patience
 
     def keep(self, state: Mapping[str, Any]) -> None:
-        """Hold a copy of the best model."""
+        """Keep a copy of the best model."""
         self.model = {name: tensor.detach().clone() for name, tensor in state.items()}
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The metrics of a model on its evaluation data: computed by all workers, judged as a whole by rank 0."""
+"""Evaluates a model: every rank computes outputs for its rows, rank 0 computes the metrics from all of them."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from fairlead.training.seeds import mix
 from fairlead.training.session import Session
 
 Outputs = dict[str, Any]
-"""Of some rows in order: the sum of their losses and their number; if there are metrics, what each chunk of rows gave.
+"""Of some rows in order: the sum of their losses, their number, and with metrics the outputs of each chunk of rows.
 
-``like`` is any output of this rank: by it rank 0 knows what the others' are made of.
+``like`` is any output of this rank: rank 0 takes the structure of the others' from it.
 """
 
 
 def evaluate(session: Session, group: Group, own: Outputs) -> dict[str, float]:
-    """The same metrics on every rank: eval_loss and those of the Training, exact for any function of the whole.
+    """The same metrics on every rank: eval_loss and those of the Training, exact for any function of all rows.
 
-    ``own`` are the outputs that this rank holds; together the ranks hold each row once.
+    ``own`` are this rank's outputs; together the ranks hold each row once.
     """
     like = own.pop("like")
     if group.size == 1:
         return _judge(session, [own], like)
-    parts = [_load(data, session.device) for data in group.collect(_dump(own))]
+    parts = [_load(data, session.device) for data in group.gather_bytes(_dump(own))]
     metrics = _judge(session, parts, like) if group.rank == 0 else {}
     shared: dict[str, float] = json.loads(group.broadcast(json.dumps(metrics).encode(), 0))
     return shared
 
 
 def outputs_of(session: Session, mine: range, alive: Callable[[], None]) -> Outputs:
-    """Loss and outputs of these rows, by a model that this rank holds whole."""
+    """Loss and outputs of these rows, computed by a model that this rank holds whole."""
     found = empty_outputs()
     session.model.eval()
     with torch.no_grad():
@@ -48,7 +48,7 @@ def outputs_of(session: Session, mine: range, alive: Callable[[], None]) -> Outp
             batch = eval_batch(session, index)
             add_outputs(session, found, session.model(*batch[:-1]), batch)
             alive()
-        if not len(mine):  # more workers than rows
+        if not len(mine):  # more workers than rows: only the structure is needed
             batch = eval_batch(session, torch.zeros(1, dtype=torch.int64, device=session.device))
             found["like"] = session.model(*batch[:-1])
     session.model.train()
@@ -91,9 +91,9 @@ def _judge(session: Session, parts: list[Outputs], like: Any) -> dict[str, float
 
 
 def _together(parts: list[Any], rows: list[int], like: Any) -> Any:
-    """One part of the output, of all rows: what has a value per row in their order, and means of what has one in all.
+    """One part of the output for all rows: rows are joined in order, scalars averaged by rows.
 
-    Other tensors, such as a state that is handed on, belong to no row: None, so that a metric of them is no figure.
+    Other tensors, such as a hidden state, belong to no row: None, so that a metric of them fails.
     """
     if not isinstance(like, torch.Tensor):
         return like
@@ -104,7 +104,7 @@ def _together(parts: list[Any], rows: list[int], like: Any) -> Any:
 
 
 def _flat(outputs: Any) -> tuple[list[Any], Any]:
-    """The leaves of an output, and what they are parts of; a dataclass of the user's is taken apart as well."""
+    """The leaves of an output and their structure; dataclasses of the user's are flattened, too."""
     while True:
         leaves, structure = pytree.tree_flatten(outputs)
         strange = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}

@@ -1,4 +1,4 @@
-"""What happened at every step, kept by every worker so that any of them can report it and write it down."""
+"""The history of a run: time, loss and metrics of every step, kept by every worker so that any can report it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 REPEAT_S = 3.0
-"""A new rank 0 reports this much of the past again: the old one may have died before it could."""
+"""A new rank 0 reports the last seconds again: the old one may have died before it could."""
 
 REPEAT_LOST_S, REPEAT_LOST_STEPS = 60.0, 1000
-"""And so much if it is not too many steps: a node that hung for ten seconds or more is fenced with all that the leader
-had not heard from it."""
+"""It repeats this much if that is at most so many steps.
+
+A node that hung for ten seconds or more is fenced, and what the leader had not heard from it is lost.
+"""
 
 
 class History:
@@ -25,27 +27,27 @@ class History:
         self._times_s = array("d")
         self._losses = array("d")
         self._marks: dict[int, dict[str, float]] = {}
-        self._at_work_s: list[float] = []  # the first and the last moment that steps alone do not show
+        self._at_work_s: list[float] = []  # begin of the first step, end of the last evaluation
 
     def __len__(self) -> int:
         return len(self._losses)
 
-    def at_work(self, time_s: float) -> None:
-        """Told before a first step and after an evaluation: both belong to the training's time."""
+    def mark_activity(self, time_s: float) -> None:
+        """Call before a first step and after an evaluation: both count as training time."""
         self._at_work_s = [*self._at_work_s[:1], time_s]
 
     def add(self, time_s: float, loss: float) -> None:
         self._times_s.append(time_s)
         self._losses.append(loss)
 
-    def amend(self, after: int, losses: Sequence[float]) -> None:
-        """The losses of the steps that follow this one have become known in full."""
+    def correct_losses(self, after: int, losses: Sequence[float]) -> None:
+        """Replace the losses after this step, now that all ranks' parts of them are known."""
         self._losses[after : after + len(losses)] = array("d", losses)
 
-    def mark(self, step: int, metrics: Mapping[str, float]) -> None:
+    def record_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._marks[step] = dict(metrics)
 
-    def marked(self, step: int) -> bool:
+    def has_metrics(self, step: int) -> bool:
         return step in self._marks
 
     @property
@@ -53,13 +55,13 @@ class History:
         return self._losses[-1] if self._losses else None
 
     @property
-    def last_marks(self) -> Mapping[str, float]:
+    def last_metrics(self) -> Mapping[str, float]:
         """The newest metrics; empty before the first evaluation."""
         return self._marks[max(self._marks)] if self._marks else {}
 
     @property
     def seconds(self) -> float:
-        """Wall time from the beginning of the first step to the end of the last one or of its evaluation."""
+        """Wall time from the start of the first step to the end of the last one or of its evaluation."""
         moments = [*self._at_work_s, *self._times_s[:1], *self._times_s[-1:]]
         return max(moments) - min(moments) if self._times_s else 0.0
 
@@ -68,8 +70,8 @@ class History:
         losses = self._losses[max(0, step - self._steps_per_epoch) : step]
         return sum(losses) / len(losses)
 
-    def recent(self) -> int:
-        """The step before the recent past that a new rank 0 reports again."""
+    def repeat_from(self) -> int:
+        """The step after which a new rank 0 reports again."""
         if not self._times_s:
             return 0
         last_s = self._times_s[-1]
@@ -104,5 +106,5 @@ class History:
 
 
 def _copied(numbers: array[float]) -> torch.Tensor:
-    """In one piece: a snapshot of a long training must not walk through them one by one."""
+    """Copied in one piece: a snapshot of a long training must not visit the steps one by one."""
     return torch.frombuffer(numbers, dtype=torch.float64).clone() if numbers else torch.empty(0, dtype=torch.float64)

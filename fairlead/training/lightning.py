@@ -1,4 +1,4 @@
-"""Models that know how to train themselves, as LightningModules do: training_step and configure_optimizers."""
+"""LightningModules and other models with training_step and configure_optimizers of their own."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from fairlead.errors import InvalidSpec
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredOptimizers:
-    """What ``configure_optimizers`` gave: one optimizer, perhaps a scheduler, and when that steps."""
+    """What ``configure_optimizers`` returned: one optimizer, an optional scheduler, and when that steps."""
 
     optimizer: torch.optim.Optimizer
     scheduler: Any = None
     every: str = "epoch"
 
 
-def steps_itself(model: Any) -> bool:
+def has_training_step(model: Any) -> bool:
     return callable(getattr(model, "training_step", None)) and callable(getattr(model, "configure_optimizers", None))
 
 
 def step_loss(model: Any, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The loss of one batch as the model itself computes it."""
+    """The loss of one batch, from the model's ``training_step``."""
     return _loss(model.training_step(batch, 0), "training_step")
 
 
 def validation_loss(model: Any, batch: tuple[torch.Tensor, ...]) -> float:
-    """The loss on evaluation data: of ``validation_step`` where it returns one, else as in training."""
+    """The loss on evaluation data: from ``validation_step`` if it returns one, else from ``training_step``."""
     validate = getattr(model, "validation_step", None)
     made = validate(batch, 0) if callable(validate) else None
     return float(step_loss(model, batch) if made is None else _loss(made, "validation_step"))
@@ -43,8 +43,8 @@ def _loss(made: Any, where: str) -> torch.Tensor:
     return loss
 
 
-def configured(model: Any) -> ConfiguredOptimizers:
-    """Read what ``configure_optimizers`` may return; several optimizers are refused."""
+def configure_optimizers(model: Any) -> ConfiguredOptimizers:
+    """Call the model's ``configure_optimizers`` and read its result; several optimizers are refused."""
     made: Any = model.configure_optimizers()
     schedulers: Any = None
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], list | tuple):

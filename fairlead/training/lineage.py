@@ -1,4 +1,4 @@
-"""What a result came from, as the worker that wrote it knows it: data, seed, course, environment, and its hash."""
+"""The lineage of a result, as the worker that wrote it knows it: data, seed, schedule, environment, and its hash."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ PIECE_BYTES = 1 << 20
 
 
 def lineage(session: Session | CustomSession, folder: Path) -> dict[str, Any]:
-    """All that is needed to make the same again, and to see whether it is the same."""
-    told: dict[str, Any] = {
+    """All that is needed to repeat the run, and to check whether the result is the same."""
+    facts: dict[str, Any] = {
         "weights": file_hash(folder / "output" / "model.safetensors"),
         "seed": session.seed,
         "environment": environment(),
     }
     if isinstance(session, CustomSession):
-        return told | {"repeats": False, "why_not": "its loop is its own, and so is the order in which it computes"}
+        return facts | {"repeats": False, "why_not": "it has a custom loop, which decides in which order it computes"}
     why_not = _why_not(session)
-    told |= {"samples": len(session.samples), "steps": session.step, "course": session.course.plain()}
+    facts |= {"samples": len(session.samples), "steps": session.step, "course": session.run_schedule.plain()}
     read = (getattr(each, "source", None) for each in (session.samples, session.eval_samples))
-    told |= {"data": [source for source in read if source is not None]}
-    if session.replay is not None:
-        told["followed"] = session.course == session.replay
-    return told | {"repeats": not why_not, "why_not": why_not}
+    facts |= {"data": [source for source in read if source is not None]}
+    if session.replayed_schedule is not None:
+        facts["followed"] = session.run_schedule == session.replayed_schedule
+    return facts | {"repeats": not why_not, "why_not": why_not}
 
 
 def _why_not(session: Session) -> str:
-    """Why the same course would not give the same bits; empty: it does."""
+    """Why a rerun on the same schedule would not give the same bits; empty: it would."""
     if session.device.type != "cpu":
-        return f"sums on {session.device.type} are not made in one order"
-    if not session.course.whole:
-        return "its shares changed more often than is written down"
-    late = [plan for _, _, plan, _ in session.course.stretches if "·ps" in plan or plan.startswith("ps")]
-    return f"under {late[0]} updates come in the order in which workers happen to be done" if late else ""
+        return f"{session.device.type} adds in no fixed order"
+    if not session.run_schedule.whole:
+        return "its shares changed more often than the schedule records"
+    late = [plan for _, _, plan, _ in session.run_schedule.entries if "·ps" in plan or plan.startswith("ps")]
+    return f"under {late[0]} updates come in the order in which workers finish" if late else ""
 
 
 def environment() -> dict[str, Any]:
-    """What else the bits of a result depend on."""
+    """The software and hardware that the bits of a result depend on."""
     return {
         "fairlead": fairlead.__version__,
         "python": platform.python_version(),
@@ -58,7 +58,7 @@ def environment() -> dict[str, Any]:
 
 
 def file_hash(path: Path) -> str | None:
-    """Of the file's content; None if there is none."""
+    """SHA-256 of the file's content; None if there is no file."""
     if not path.is_file():
         return None
     hasher = hashlib.sha256()

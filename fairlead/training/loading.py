@@ -1,4 +1,4 @@
-"""From the name in a job's ``run`` and its ``params`` to the user's Training, with errors that a person can act on."""
+"""Loads the user's Training from the job's ``run`` and ``params``; errors name the field and the fix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRACE_LIMIT = 20_000
 
 
 def load_training(run: str, params: Mapping[str, Any]) -> Training:
-    """Call the function that ``run`` names with ``params``; anything but a Training is refused."""
+    """Call the function that ``run`` names with ``params``; refuses a result that is no Training."""
     function = load_function(run)
     check_params(function, run, params)
     training = function(**params)
@@ -57,7 +57,7 @@ def _unpickle(run: str, path: Path) -> Any:
     import cloudpickle
 
     _require_file(run, path)
-    # The submitter's own function, opened only here: in the submitter's own worker, as the submitter's own user.
+    # The submitter's own function, unpickled only in the submitter's own worker, as the submitter's own user.
     return cloudpickle.loads(path.read_bytes())
 
 
@@ -65,7 +65,7 @@ def _import_file(run: str, path: Path) -> ModuleType:
     _require_file(run, path)
     if str(path.parent) != "." and str(path.parent.absolute()) not in sys.path:
         sys.path.insert(1, str(path.parent.absolute()))
-    # Under __main__ semantics scripts would run their main part; under the file's own name classes can be pickled.
+    # As __main__ a script would run its main part; under the file's own name its classes can be pickled.
     name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"fairlead_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     if spec is None or spec.loader is None:
@@ -81,7 +81,7 @@ def _import_module(run: str, name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists; one that it imports does not
         raise InvalidSpec(
             f"there is no module {name} in the code bundle",
             field="run",
@@ -101,7 +101,7 @@ def _require_file(run: str, path: Path) -> None:
 
 
 def check_params(function: Callable[..., Any], run: str, params: Mapping[str, Any], *, typed: bool = True) -> None:
-    """Refuse a parameter that the function does not take, one that it misses, and plain values of a wrong type."""
+    """Refuse parameters that the function does not take, missing ones, and plain values of a wrong type."""
     try:
         accepted = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -124,7 +124,7 @@ def check_params(function: Callable[..., Any], run: str, params: Mapping[str, An
 
 
 def _check_type(name: str, value: Any, annotation: Any) -> None:
-    """Catch ``lr: "1e-3"`` before it becomes a puzzle deep inside an optimizer."""
+    """Catch ``lr: "1e-3"`` before it fails deep inside an optimizer."""
     wanted = _PLAIN_TYPES.get(annotation) if isinstance(annotation, str) else annotation
     if not isinstance(wanted, type) or wanted not in _PLAIN_TYPES.values():
         return
@@ -139,7 +139,7 @@ def _check_type(name: str, value: Any, annotation: Any) -> None:
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """The error as one line with the user's own place in it, and the trace without the platform's frames."""
+    """The error as one line with the user's own source line, and the traceback without the platform's frames."""
     line, trace = _described(error)
     advice = data_folder.advice(line, os.environ)
     return f"{line}; {advice}" if advice else line, trace

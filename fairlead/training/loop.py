@@ -1,4 +1,4 @@
-"""One generation of training, step by step, until it is done, told to leave, or a peer is lost."""
+"""The training loop of one generation: steps until the job is done, the ranks are told to leave, or a peer is lost."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fairlead import wire
 from fairlead.planning.plan import Plan
 from fairlead.training.control_messages import ControlConnection as ControlConnection
 from fairlead.training.control_messages import SnapshotStore as SnapshotStore
-from fairlead.training.control_messages import listen
+from fairlead.training.control_messages import read_messages
 from fairlead.training.evaluation import evaluate
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.parallel.engine import Engine, ShardedEngine
-from fairlead.training.parallel.engines import is_spread, keeps_apart, make_engine
-from fairlead.training.parallel.model_building import building
+from fairlead.training.parallel.engines import loses_state_with_worker, make_engine, splits_model
+from fairlead.training.parallel.model_building import keep_alive_while_building
 from fairlead.training.reporting import Reporter
 from fairlead.training.seeds import epoch_order
 from fairlead.training.session import Session
@@ -36,20 +36,20 @@ class Outcome:
     leave: wire.Leave | None = None
 
 
-class Loop:
-    """The training of one generation on one rank. Everything that outlives it is in the session."""
+class TrainingLoop:
+    """Trains one generation on one rank. What outlives the generation is in the session."""
 
     def __init__(
         self, session: Session, group: Group, channel: ControlConnection, snapshots: SnapshotStore,
         plan: Plan | None = None,
         shares: tuple[float, ...] = (),
     ) -> None:  # fmt: skip
-        """``shares``: of a generation that is resumed, the parts of the batch that its ranks had at last."""
+        """``shares``: the ranks' parts of the batch when the generation was left; only for one that is resumed."""
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
-        if plan is not None and keeps_apart(plan) and group.rank == 0 and not snapshots.find():
-            snapshots.write(session.step, session.whole(), wait=True)  # with a lost part all would be lost
-        self._in_parts = plan is not None and is_spread(plan) and session.in_parts
-        self._engine = self._built(plan)
+        if plan is not None and loses_state_with_worker(plan) and group.rank == 0 and not snapshots.find():
+            snapshots.write(session.step, session.whole(), wait=True)  # a lost worker takes state along
+        self._in_parts = plan is not None and splits_model(plan) and session.snapshots_sharded
+        self._engine = self._make_engine(plan)
         self._engine.balance.shares = shares or self._engine.balance.shares
         self.reporter = Reporter(channel, session, group, self._engine.balance)
         self._plan = "replicas" if plan is None else plan.id
@@ -58,16 +58,18 @@ class Loop:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The parts of the batch that the ranks take now."""
+        """The part of the batch that each rank computes now."""
         return self._engine.balance.shares
 
-    def _built(self, plan: Plan | None) -> Engine:
+    def _make_engine(self, plan: Plan | None) -> Engine:
         session, group = self._session, self._group
-        if plan is None or not is_spread(plan):
+        if plan is None or not splits_model(plan):
             return make_engine(session, group, plan)
         engine: Engine | None = None
         try:
-            with building(group, self._channel, wire.Progress(group.generation, session.step, session.total_steps)):
+            with keep_alive_while_building(
+                group, self._channel, wire.Progress(group.generation, session.step, session.total_steps)
+            ):
                 engine = make_engine(session, group, plan)
         except PeerLost:
             if engine is not None:
@@ -76,10 +78,10 @@ class Loop:
         return engine
 
     def run(self) -> Outcome:
-        """Train to the end of the job or of the generation, whichever comes first."""
+        """Train until the job is done or the generation is left, whichever comes first."""
         try:
-            outcome = self._run()
-            self._hand_back(outcome)
+            outcome = self._train()
+            self._return_model(outcome)
         except PeerLost:
             self._engine.abandon()
             raise
@@ -88,85 +90,89 @@ class Loop:
             raise
         return outcome
 
-    def _run(self) -> Outcome:
+    def _train(self) -> Outcome:
         session = self._session
         session.model.train()
-        session.history.at_work(time.time())
+        session.history.mark_activity(time.time())
         while True:
-            self._follow_course()
-            if session.epoch_is_open:
-                self._close_epoch()
+            self._apply_schedule()
+            if session.evaluation_due:
+                self._evaluate_epoch()
             if session.done:
                 return Outcome(LoopEnd.FINISHED)
-            self.leave = listen(self._channel, self._group) or self.leave
-            if self._step():
+            self.leave = read_messages(self._channel, self._group) or self.leave
+            if self._train_step():
                 return Outcome(LoopEnd.LEFT, self.leave)
 
     # ------------------------------------------------------------ one step
 
-    def _step(self) -> bool:
-        """One step of the whole gang; true when all of it has been told to leave."""
+    def _train_step(self) -> bool:
+        """One step of all ranks. True when every rank knows that all leave after this step."""
         session, step = self._session, self._session.step
-        index = self._batch(step)
+        index = self._batch_indices(step)
         due = self._group.rank == 0 and self._snapshots.due()
-        heard = self._engine.step(step, index, RankFlags(leaving=self.leave is not None, snapshot=due))
-        session.complete_step(time.time(), heard.loss)
-        self.reporter.stepped(len(index))
-        if due or (heard.snapshot and self._engine.spread):
-            self._snapshot()
-        # Only when everybody has heard of it: then nobody is left waiting for a message or in a collective.
-        return heard.leaving == self._group.size and session.step < session.total_steps
+        flags = self._engine.step(step, index, RankFlags(leaving=self.leave is not None, snapshot=due))
+        session.complete_step(time.time(), flags.loss)
+        self.reporter.record_step(len(index))
+        if due or (flags.snapshot and self._engine.splits_state):
+            self._take_snapshot()
+        # Leave only when every rank was told: otherwise some would wait in a collective for ranks that have left.
+        return flags.leaving == self._group.size and session.step < session.total_steps
 
-    def _follow_course(self) -> None:
-        """Note in which shares the next step is taken; a rerun takes it in those of the first time."""
+    def _apply_schedule(self) -> None:
+        """Record the shares of the next step; a rerun takes them from the schedule that it repeats."""
         session, balance, world = self._session, self._engine.balance, self._group.size
-        again = None if session.replay is None else session.replay.shares(session.step, world, self._plan)
+        again = (
+            None
+            if session.replayed_schedule is None
+            else session.replayed_schedule.shares(session.step, world, self._plan)
+        )
         if again is not None:
             balance.shares = again
         if not session.done:
-            session.course.note(session.step, world, self._plan, balance.shares)
+            session.run_schedule.note(session.step, world, self._plan, balance.shares)
 
-    def _hand_back(self, outcome: Outcome) -> None:
-        """The session has its plain model again; of one in parts only the weights, and only who writes the result."""
+    def _return_model(self, outcome: Outcome) -> None:
+        """Give the session its plain model back; a sharded one stays in files until rank 0 reads it for the result."""
         session, engine = self._session, self._engine
         if not self._in_parts:
             engine.end()
             return
-        place = self._write_parts()
+        place = self._write_sharded()
         engine.abandon()
-        session.adopt(place)
+        session.load_state(place)
         if outcome.end is LoopEnd.FINISHED and self._group.rank == 0:
-            session.fetch(weights_only=True)
+            session.load_shards(weights_only=True)
 
-    def _write_parts(self) -> dict[str, Any]:
-        """All ranks write what they hold; who reads it needs no more than this to find it."""
+    def _write_sharded(self) -> dict[str, Any]:
+        """All ranks write their shards. Returns the state that refers to them."""
         engine, step = self._engine, self._session.step
         assert isinstance(engine, ShardedEngine)
-        place = engine.place() | {"parts": str(self._snapshots.parts(step))}
+        place = engine.place() | {"parts": str(self._snapshots.sharded_folder(step))}
         describe = (lambda file: torch.save(place, file)) if self._group.rank == 0 else None
-        self._snapshots.write_parts(step, engine.save, describe)
+        self._snapshots.write_sharded(step, engine.save, describe)
         return place
 
-    def _snapshot(self) -> None:
+    def _take_snapshot(self) -> None:
         if self._in_parts:
-            self._write_parts()
+            self._write_sharded()
             return
         state = self._engine.state()
         if self._group.rank == 0:
             self._snapshots.write(self._session.step, state)
 
-    def _close_epoch(self) -> None:
+    def _evaluate_epoch(self) -> None:
         session = self._session
         if session.eval_samples is None:
             metrics = {}
         else:
-            metrics = evaluate(session, self._group, self._engine.outputs(self.reporter.alive))
-        session.history.at_work(time.time())
+            metrics = evaluate(session, self._group, self._engine.outputs(self.reporter.report_if_due))
+        session.history.mark_activity(time.time())
         if session.close_epoch(metrics):
-            session.judgement.keep(self._engine.state()["model"])
+            session.early_stopping.keep(self._engine.state()["model"])
 
-    def _batch(self, step: int) -> torch.Tensor:
-        """The samples of the whole global batch of this step; the last one of an epoch may be short."""
+    def _batch_indices(self, step: int) -> torch.Tensor:
+        """The sample indices of this step's global batch; the last batch of an epoch may be short."""
         session = self._session
         epoch, place = divmod(step, session.steps_per_epoch)
         if epoch != self._epoch:

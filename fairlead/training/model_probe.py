@@ -1,4 +1,4 @@
-"""What is found out about a model before it trains: is the loss a mean, what does it draw, which buffers change."""
+"""Probes a model before it trains: is its loss a mean, which random numbers does it draw, which buffers change."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from fairlead.training.samples import Batch
 
 PROBE_SAMPLES = 8
 _OWN = frozenset(vars(torch.nn.Module()))
-"""What every module has."""
+"""Attributes that every module has."""
 
 SIZES = (5, 3)
-"""Two small, unlike batches: what follows the size of the batch belongs to the samples."""
+"""Two small batches of unlike sizes: a dimension that follows the size of the batch belongs to the samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the loop must know about the model."""
+    """What the training loop must know about the model."""
 
     random: RandomUse
     changing: tuple[str, ...]  # buffers that a forward pass in training mode changes
     warnings: tuple[str, ...] = ()
-    state: tuple[str, ...] = ()  # plain attributes that every pass changes: a counter, a hidden state
+    state: tuple[str, ...] = ()  # attributes that every pass changes: a counter, a hidden state
 
 
-def call(model: torch.nn.Module, loss: Any, batch: Batch) -> torch.Tensor:
-    """Forward and loss of one batch, as everywhere: the last column is the target. Without a loss the model has one."""
+def compute_loss(model: torch.nn.Module, loss: Any, batch: Batch) -> torch.Tensor:
+    """Forward pass and loss of one batch; its last column is the target. ``loss`` None: the model computes its own."""
     if loss is None:
         return step_loss(model, batch)
     result: torch.Tensor = loss(model(*batch[:-1]), batch[-1])
     return result
 
 
-def rows(batch: Batch, start: int, stop: int) -> Batch:
+def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
     return tuple(column[start:stop] for column in batch)
 
 
 def check_loss(model: torch.nn.Module, loss: Any, batch: Batch) -> None:
-    """Refuse a loss that is no mean over the samples: its gradient would depend on how the batch is split."""
+    """Refuse a loss that is not a mean over the samples: its gradient would depend on how the batch is split."""
     size = len(batch[-1])
     if size < 2:
         return
     cut = max(1, size * 2 // 3)
-    with undisturbed(model), torch.no_grad():
+    with preserving_buffers(model), torch.no_grad():
         model.eval()
         with Recorder() as recorder:
-            whole = call(model, loss, batch)
+            whole = compute_loss(model, loss, batch)
         if not isinstance(whole, torch.Tensor) or whole.numel() != 1:
             shape = (
                 f"a tensor of shape {tuple(whole.shape)}" if isinstance(whole, torch.Tensor) else type(whole).__name__
@@ -69,8 +69,8 @@ def check_loss(model: torch.nn.Module, loss: Any, batch: Batch) -> None:
                 fix='average over the samples, for instance with reduction="mean"',
             )
         if recorder.others:
-            return  # it draws even now, so two calls cannot be compared
-        parts = [float(call(model, loss, rows(batch, *ends))) for ends in ((0, cut), (cut, size))]
+            return  # it draws random numbers even in eval mode, so two calls cannot be compared
+        parts = [float(compute_loss(model, loss, slice_batch(batch, *ends))) for ends in ((0, cut), (cut, size))]
     mean = (parts[0] * cut + parts[1] * (size - cut)) / size
     if (
         math.isfinite(float(whole))
@@ -84,38 +84,38 @@ def check_loss(model: torch.nn.Module, loss: Any, batch: Batch) -> None:
         )
 
 
-def attributes(model: torch.nn.Module) -> dict[str, Any]:
-    """The values of all modules' own attributes, to compare: what is neither a parameter nor a buffer."""
+def module_attributes(model: torch.nn.Module) -> dict[str, Any]:
+    """The values of all modules' own attributes, for comparison: all but parameters and buffers."""
     found: dict[str, Any] = {}
     for path, module in model.named_modules():
-        if not isinstance(module, LazyModuleMixin):  # its first pass makes it what it is
+        if not isinstance(module, LazyModuleMixin):  # its first pass creates its parameters
             for name, value in vars(module).items():
                 if name not in _OWN:
                     found[f"{path}.{name}" if path else name] = _frozen(value)
     return found
 
 
-def kept_state(model: torch.nn.Module, inputs: Batch) -> str:
-    """An attribute that every pass changes also where gradients are wanted; empty if there is none."""
+def find_kept_state(model: torch.nn.Module, inputs: Batch) -> str:
+    """An attribute that every pass changes even with gradients enabled; empty if there is none."""
     size = min(SIZES[0], len(inputs[0]))
     kept: dict[str, Any] = {}
-    with undisturbed(model), torch.enable_grad():
+    with preserving_buffers(model), torch.enable_grad():
         model.train()
-        for _ in range(2):  # the first one may fill caches
-            kept = attributes(model)
-            model(*rows(inputs, 0, size))
-    return next((name for name, value in attributes(model).items() if name in kept and kept[name] != value), "")
+        for _ in range(2):  # the first pass may fill caches
+            kept = module_attributes(model)
+            model(*slice_batch(inputs, 0, size))
+    return next((name for name, value in module_attributes(model).items() if name in kept and kept[name] != value), "")
 
 
 def _frozen(value: Any) -> Any:
-    """A copy that can be compared; of what is neither plain nor a tensor, which one it is."""
+    """A comparable copy of the value; the identity of one that is neither plain nor a tensor."""
     if isinstance(value, torch.Tensor):
         if isinstance(value, torch.nn.Parameter) or value.layout is not torch.strided or value.is_meta:
             return id(value)
         flat = value.detach().cpu().contiguous().reshape(-1)
         return (value.shape, hashlib.blake2b(flat.view(torch.uint8).numpy().data).digest())
     if isinstance(value, float):
-        return repr(value)  # nan is what it was
+        return repr(value)  # nan equals nan
     if isinstance(value, list | tuple):
         return [_frozen(each) for each in value]
     if isinstance(value, dict):
@@ -123,27 +123,27 @@ def _frozen(value: Any) -> Any:
     return value if isinstance(value, str | int | complex | bool | None) else id(value)
 
 
-def examine(model: torch.nn.Module, loss: Any, batch: Batch) -> Findings:
-    """Run the model in training mode on two small batches and see what it does; it is left as it was."""
+def probe_model(model: torch.nn.Module, loss: Any, batch: Batch) -> Findings:
+    """Run the model in training mode on two small batches and note what it does; the model is left unchanged."""
     _check_kinds(model)
-    before, kept = _copies(model), attributes(model)
+    before, kept = _copies(model), module_attributes(model)
     recorders = (Recorder(), Recorder())
     sizes = (min(SIZES[0], len(batch[-1])), min(SIZES[1], max(1, len(batch[-1]) - 1)))
-    with undisturbed(model), torch.no_grad():
+    with preserving_buffers(model), torch.no_grad():
         model.train()
         for recorder, size in zip(recorders, sizes, strict=True):
             if size > 1 or not has_batch_norm(model):
-                kept = attributes(model)  # the last time after a pass, which may have filled caches
+                kept = module_attributes(model)  # taken last after the first pass, which may fill caches
                 with recorder:
-                    call(model, loss, rows(batch, 0, size))
-        state = tuple(name for name, value in attributes(model).items() if name in kept and kept[name] != value)
+                    compute_loss(model, loss, slice_batch(batch, 0, size))
+        state = tuple(name for name, value in module_attributes(model).items() if name in kept and kept[name] != value)
         changing = tuple(name for name, buffer in model.named_buffers() if not _same(before.get(name), buffer))
     random = compare(recorders[0], recorders[1], sizes)
     return Findings(random, changing, tuple(_warnings(model, random, changing, state)), state)
 
 
-def gains_by_channels_last(model: torch.nn.Module) -> bool:
-    """Convolutions over images on a CPU do; elsewhere nothing is changed."""
+def prefers_channels_last(model: torch.nn.Module) -> bool:
+    """Whether channels-last images are faster: for convolutions on a CPU they are."""
     convolves = any(isinstance(module, torch.nn.Conv2d) for module in model.modules())
     return convolves and all(p.device.type == "cpu" for p in model.parameters())
 
@@ -158,7 +158,7 @@ def _check_kinds(model: torch.nn.Module) -> None:
             raise InvalidSpec(f"parameter {name} is complex", field="model", fix=fix)
 
 
-def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+def trainable_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters that are trained; refuses a model without any."""
     found = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not found:
@@ -166,8 +166,8 @@ def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return found
 
 
-def check_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """The loss, if it can be trained by: without a gradient nothing would be, silently in a pipeline."""
+def require_gradient(loss: torch.Tensor) -> torch.Tensor:
+    """The loss, if it has a gradient; else a pipeline would silently train nothing."""
     if not loss.requires_grad:
         fix = "compute it by torch functions, without detach(), item() or no_grad()"
         raise InvalidSpec("has no gradient, so nothing would be trained", field="loss", fix=fix)
@@ -175,7 +175,7 @@ def check_gradient(loss: torch.Tensor) -> torch.Tensor:
 
 
 def has_batch_norm(model: torch.nn.Module) -> bool:
-    """Whether what a sample gives depends on the others of its batch."""
+    """Whether a sample's output depends on the other samples of its batch."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
@@ -192,7 +192,7 @@ def _warnings(
     model: torch.nn.Module, random: RandomUse, changing: tuple[str, ...], state: tuple[str, ...]
 ) -> Iterator[str]:
     if state:
-        yield f"{', '.join(state[:3])} changes in every pass, on each worker: results may depend on their number"
+        yield f"{', '.join(state[:3])} changes in every pass: results may depend on the number of workers"
     if random.others:
         drawn = ", ".join(random.others)
         yield f"the model draws random numbers itself ({drawn}): results depend on the number of workers"
@@ -205,8 +205,8 @@ def _warnings(
 
 
 @contextmanager
-def undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Whatever happens inside, buffers and mode are as before afterwards."""
+def preserving_buffers(model: torch.nn.Module) -> Iterator[None]:
+    """Restore buffers and training mode at the end of the block."""
     saved = _copies(model)
     modes = [(module, module.training) for module in model.modules()]
     try:

@@ -1,4 +1,4 @@
-"""The optimizer of a training: made by the user's function, and told to use the kernel that is fastest here."""
+"""Makes the user's optimizer, with its fastest kernel, and handles parameters that other workers train."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _BY_ELEMENT = (
     torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop,
 )  # fmt: skip
 _EDGE = 4
-"""Of the made-up parameters, in every dimension: small, and to be halved."""
+"""Size of the test parameters in every dimension: small, and even so that they can be halved."""
 
 
 def make_optimizer(training: Training, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The user's optimizer for these parameters, AdamW if none was asked for."""
+    """The user's optimizer for these parameters; AdamW if none was given."""
     make = training.optimizer or torch.optim.AdamW
     optimizer = make(list(parameters))
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -32,17 +32,17 @@ def make_optimizer(training: Training, parameters: Sequence[torch.nn.Parameter])
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise InvalidSpec(
-            f"{type(optimizer).__name__} computes the loss several times a step, by a closure, which no worker can do "
+            f"{type(optimizer).__name__} calls a closure several times per step, which no worker can do "
             "for all", field="optimizer", fix="use one that takes gradients, such as torch.optim.AdamW",
         )  # fmt: skip
-    quicken(optimizer)
+    use_fused_kernel(optimizer)
     return optimizer
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load its state bit by bit: torch casts every tensor of it to its parameter's dtype, whatever it had before.
+    """Load an optimizer's state bit by bit. torch would cast every tensor to its parameter's dtype.
 
-    That would round moments kept in float32 beside parameters in bfloat16, and turn counters and masks into floats.
+    That would round float32 moments of bfloat16 parameters, and turn counters and masks into floats.
     """
     optimizer.load_state_dict(dict(saved))
     for group, numbers in zip(optimizer.param_groups, saved["param_groups"], strict=True):
@@ -53,10 +53,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
                     own[name] = value.to(own[name].device, copy=True)
 
 
-def partial_objection(training: Training, model: torch.nn.Module) -> str:
-    """Why its optimizer cannot hold parts of parameters; empty if it steps element by element.
+def why_not_sharded(training: Training, model: torch.nn.Module) -> str:
+    """Why this optimizer cannot update parts of parameters; empty if it works element by element.
 
-    torch's usual ones do. Any other is tried on small made-up parameters, whole and in halves, as workers would hold.
+    torch's usual ones do. Any other is tried on small test parameters, whole and in halves, as workers would hold them.
     """
     dims = [p.dim() for p in model.parameters() if p.requires_grad]
     try:
@@ -65,11 +65,11 @@ def partial_objection(training: Training, model: torch.nn.Module) -> str:
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         return f"the optimizer cannot be tried on parts of parameters, so only whole copies can run: {reason}"
-    return "" if alike else f"{name} looks at parameters as a whole, so no worker can hold a part of one"
+    return "" if alike else f"{name} needs whole parameters, so no worker can hold a part of one"
 
 
 def _alike(training: Training, dims: Sequence[int], whole: Sequence[torch.Tensor], axis: int) -> bool:
-    """Whether halves along this axis come to the same."""
+    """Whether optimizing halves along this axis gives the same result."""
     halves = (_stepped(training, dims, axis, at)[1] for at in (0, 1))
     joined = [torch.cat(parts, axis) if parts[0].dim() else parts[0] for parts in zip(*halves, strict=True)]
     return all(torch.allclose(one, other, 1e-9, 1e-12) for one, other in zip(whole, joined, strict=True))
@@ -78,7 +78,7 @@ def _alike(training: Training, dims: Sequence[int], whole: Sequence[torch.Tensor
 def _stepped(
     training: Training, dims: Sequence[int], axis: int = 0, half: int | None = None
 ) -> tuple[str, list[torch.Tensor]]:
-    """The optimizer's name, and made-up parameters, or a half of each, after a few of its steps."""
+    """The optimizer's name, and test parameters, or a half of each, after a few of its steps."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(dim: int) -> torch.Tensor:
@@ -89,7 +89,7 @@ def _stepped(
     optimizer = make_optimizer(training, parameters)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if not held <= {id(p) for p in parameters}:
-        raise ValueError("it trains others than those that it is given")
+        raise ValueError("it trains parameters other than those passed to it")
     if type(optimizer) not in _BY_ELEMENT:
         for _ in range(3):
             for parameter, dim in zip(parameters, dims, strict=True):
@@ -98,13 +98,13 @@ def _stepped(
     return type(optimizer).__name__, [parameter.detach() for parameter in parameters]
 
 
-def stand_in(shape: torch.Size, dtype: torch.dtype) -> torch.nn.Parameter:
-    """For a parameter that another worker trains: of its shape, without its memory."""
+def placeholder_parameter(shape: torch.Size, dtype: torch.dtype) -> torch.nn.Parameter:
+    """Stands for a parameter that another worker trains: has its shape, without its memory."""
     return torch.nn.Parameter(torch.zeros((), dtype=dtype).expand(shape))
 
 
-def forget_parameters(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Leave the training of these to others; the groups stay as they are, even without any."""
+def drop_parameters(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Stop training these parameters; the optimizer's groups stay, even if empty."""
     gone = {id(parameter) for parameter in parameters}
     for group in optimizer.param_groups if gone else ():
         group["params"] = [parameter for parameter in group["params"] if id(parameter) not in gone]
@@ -112,10 +112,10 @@ def forget_parameters(optimizer: torch.optim.Optimizer, parameters: Sequence[tor
         optimizer.state.pop(parameter, None)
 
 
-def quicken(optimizer: torch.optim.Optimizer) -> None:
-    """One kernel for all parameters where the user left that open: the maths is the same, a third of the step is saved.
+def use_fused_kernel(optimizer: torch.optim.Optimizer) -> None:
+    """Use the fused kernel where the user left the choice open: same maths, a third of the step saved.
 
-    On a CPU torch itself takes the slowest of its three implementations unless it is told otherwise (measured).
+    On a CPU torch itself takes the slowest of its three implementations by default (measured).
     """
     if type(optimizer) not in _FUSED or not all(_may_be_fused(group) for group in optimizer.param_groups):
         return
@@ -127,7 +127,7 @@ def quicken(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _begin_moments(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """The fused kernel takes all moments or none: those of a layer that takes part later than others begin at zero."""
+    """Start missing moments at zero: the fused kernel needs the moments of all parameters or of none."""
     for group in optimizer.param_groups:
         moving = [p for p in group["params"] if p.grad is not None] if group["momentum"] else []
         new = [p for p in moving if optimizer.state[p].get("momentum_buffer") is None]

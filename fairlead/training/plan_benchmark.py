@@ -281,7 +281,7 @@ def _work(
 ) -> None:
     from fairlead.training.group import PeerLost
     from fairlead.training.loading import describe
-    from fairlead.training.run_schedule import Course
+    from fairlead.training.run_schedule import RunSchedule
 
     plan = question.plan
     place = question.places[plan.members[number] if plan.members else number] if question.places else None
@@ -292,7 +292,7 @@ def _work(
         gate = _Gate(listens, answers, place)
         loop, session, group = quiet_loop(training, plan, join, number, gate, steps=_ENDLESS)
         if hold:  # as a rerun does
-            session.replay = Course([(0, group.size, plan.id, (1 / group.size,) * group.size)])
+            session.replayed_schedule = RunSchedule([(0, group.size, plan.id, (1 / group.size,) * group.size)])
         loop.run()
     except PeerLost as lost:
         said = {"error": f"rank {number}: {lost}", "lost": True}

@@ -31,7 +31,7 @@ from fairlead.training import preload
 if TYPE_CHECKING:
     from fairlead.training.definition import Training
     from fairlead.training.group import Group
-    from fairlead.training.loop import ControlConnection, Loop
+    from fairlead.training.loop import ControlConnection, TrainingLoop
     from fairlead.training.session import Session
 
 WARM_UP = 3
@@ -181,21 +181,21 @@ def told() -> dict[str, int]:
 
 def quiet_loop(
     training: Training, plan: Plan, join: wire.Join, number: int, line: ControlConnection, *, steps: int
-) -> tuple[Loop, Session, Group]:
+) -> tuple[TrainingLoop, Session, Group]:
     """A loop that trains for so many steps, evaluates nothing and leaves nothing behind."""
     from fairlead.training.group import Group
-    from fairlead.training.loop import Loop
+    from fairlead.training.loop import TrainingLoop
     from fairlead.training.seeds import seed_everything
     from fairlead.training.session import Session
-    from fairlead.training.state_agreement import check_alike
+    from fairlead.training.state_agreement import check_same_training
 
     seed_everything(0)
     session = Session(training, 0)
     session.eval_samples = None
     session.total_steps = steps
     group = Group(join, str(number), lambda: None)
-    check_alike(group, session)
-    return Loop(session, group, line, _NoSnapshots(), plan), session, group
+    check_same_training(group, session)
+    return TrainingLoop(session, group, line, _NoSnapshots(), plan), session, group
 
 
 def enter(place: WorkerPlace) -> None:
@@ -243,10 +243,10 @@ class _NoSnapshots:
     def write(self, step: int, state: Mapping[str, Any], *, wait: bool = False) -> None:
         return None
 
-    def write_parts(self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None) -> None:
+    def write_sharded(self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None) -> None:
         return None
 
-    def parts(self, step: int) -> Path:
+    def sharded_folder(self, step: int) -> Path:
         return Path("nowhere")
 
 

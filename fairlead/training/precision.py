@@ -1,4 +1,4 @@
-"""In which precision a training computes: as its model is written, or in bf16 where all of its devices gain by that."""
+"""The precision a training computes in: as its model is written, or bf16 where all devices are faster with it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fairlead.training.definition import Training
 from fairlead.training.parallel.gradients import Ranks
 
 GAIN = 1.3
-"""How much faster bf16 must multiply: the casts around it cost something, too."""
+"""How much faster bf16 must multiply to be used: the casts around it cost time, too."""
 SIDE, REPEATS = 512, 3
 
 
-def agreed(training: Training, ranks: Ranks) -> torch.dtype | None:
-    """What all ranks compute in; None: as the model is written. A collective where it has to be asked.
+def agree_dtype(training: Training, ranks: Ranks) -> torch.dtype | None:
+    """The dtype that all ranks compute in; None: as the model is written. A collective with ``precision="auto"``.
 
-    bf16 has the range of float32, so losses need no scaling. It rounds more coarsely: ``auto`` uses it only where
-    the Training allows another maths (``exact=False``) and every rank gains.
+    bf16 has the range of float32, so losses need no scaling. It rounds more coarsely: ``auto`` uses it only where the
+    Training allows other maths (``exact=False``) and every rank is faster with it.
     """
     if training.precision != "auto" or training.exact:
-        return asked(training)
-    gaining = torch.tensor([float(gains(ranks.device.type))], device=ranks.device)
+        return requested_dtype(training)
+    gaining = torch.tensor([float(bf16_is_faster(ranks.device.type))], device=ranks.device)
     ranks.sum(gaining)
     if int(gaining.item()) < ranks.size:
         return None
@@ -33,19 +33,22 @@ def agreed(training: Training, ranks: Ranks) -> torch.dtype | None:
     return torch.bfloat16
 
 
-def asked(training: Training) -> torch.dtype | None:
-    """What the Training insists on, without asking any device."""
+def requested_dtype(training: Training) -> torch.dtype | None:
+    """The dtype that the Training asks for; None with ``auto`` or float32."""
     return torch.bfloat16 if training.precision == "bf16" else None
 
 
-def computing(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
-    """Put around a forward pass; parameters, gradients and the optimizer keep their own precision."""
+def autocast(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
+    """The context of a forward pass; parameters, gradients and the optimizer keep their own precision."""
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 @functools.cache
-def gains(device: str) -> bool:
-    """Whether bf16 is faster here: by units that exist, then by measuring. Without units it can be 20 times slower."""
+def bf16_is_faster(device: str) -> bool:
+    """Whether bf16 is faster on this device: it has units for it, and a measurement agrees.
+
+    Without such units it can be 20 times slower.
+    """
     if not _has_units(device):
         return False
     wide, narrow = (_product_s(device, dtype) for dtype in (torch.float32, torch.bfloat16))
@@ -59,7 +62,7 @@ def _has_units(device: str) -> bool:
 
 
 def _product_s(device: str, dtype: torch.dtype) -> float:
-    """The least time of a few matrix products; of the process's own where the cpu computes."""
+    """The shortest time of a few matrix products; on a CPU in time of this process only."""
     left = torch.ones(SIDE, SIDE, device=device, dtype=dtype)
     clock = time.process_time if device == "cpu" else time.perf_counter
     times = []

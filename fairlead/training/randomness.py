@@ -1,8 +1,8 @@
-"""Dropout that falls on the same elements of the same samples however many workers share the batch.
+"""Dropout that is the same for each sample, however many workers share the batch.
 
-torch draws its masks from one stream, so they would depend on who computes what. Here every mask element is a hash of
-(seed, step, call, sample, element). The mode works below autograd, where every kind of dropout (also inside attention
-and LSTMs) shows as ``bernoulli_`` on a mask of known shape.
+torch draws its masks from one stream, so they would depend on which worker computes what. Here every mask element is a
+hash of (seed, step, call, sample, element). The mode works below autograd, where every kind of dropout (also inside
+attention and LSTMs) appears as ``bernoulli_`` on a mask of known shape.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MASKS = (_aten.bernoulli_.float, _aten.native_dropout.default)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the samples lie in a mask: along this dimension, each this many times in a row."""
+    """Where the samples lie in a mask: along this dimension, each with this many rows."""
 
     dim: int
     repeat: int
@@ -33,7 +33,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class RandomUse:
-    """What a forward pass draws, as seen on two small batches."""
+    """The random numbers that a forward pass draws, as found with two small batches."""
 
     layouts: tuple[Layout | None, ...] = ()  # of each mask in the order of the calls; None: not per sample
     others: tuple[str, ...] = ()  # random operations that cannot be made independent of the workers
@@ -45,7 +45,7 @@ class RandomUse:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the shape of every mask and the name of every other random operation."""
+    """Records the shape of every mask and the name of every other random operation."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _dropped(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """How much an attention drops out, as its kernels are called random even if it is nothing; None: no attention."""
+    """The dropout of an attention kernel, which torch tags as random even at 0; None: no attention kernel."""
     for place, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             return args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
@@ -69,7 +69,7 @@ def _dropped(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def compare(few: Recorder, fewer: Recorder, sizes: tuple[int, int]) -> RandomUse:
-    """Tell the samples' dimension of each mask by how its shape follows the size of the batch."""
+    """Find the samples' dimension of each mask: the one that follows the size of the batch."""
     layouts = tuple(_layout(a, b, sizes) for a, b in zip(few.masks, fewer.masks, strict=False))
     layouts += (None,) * abs(len(few.masks) - len(fewer.masks))
     return RandomUse(layouts, tuple(sorted(few.others | fewer.others)), tuple(few.masks))
@@ -85,7 +85,7 @@ def _layout(few: torch.Size, fewer: torch.Size, sizes: tuple[int, int]) -> Layou
 
 
 class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Put around a forward pass: replaces the masks by hashed ones.
+    """Replaces dropout masks by hashed ones during a forward pass.
 
     ``part`` of ``parts``: where layers are cut over a tensor group, a mask is this rank's part of the whole one.
     """
@@ -99,14 +99,14 @@ class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and the guard would double the price of every operation
+        return False  # nothing is compiled here, and the guard would double the cost of every operation
 
     def begin(self, seed: int, step: int, samples: torch.Tensor, call: int = 0) -> None:
-        """Say which samples the next forward pass sees, and which of the model's masks it draws first."""
+        """Set the samples of the next forward pass, and the number of the first mask that it draws."""
         self._key, self._call, self._samples = mix(seed, step, 2), call, samples
 
     def replay(self) -> AbstractContextManager[None]:
-        """For computing again what is computed from here on: the same masks are drawn, whatever was drawn since."""
+        """The context of a recomputation: draws the same masks again, whatever was drawn since."""
         return self._replayed((self._key, self._call, self._samples))
 
     @contextmanager
@@ -154,7 +154,7 @@ class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return mask if cut is None else self._own_part(mask, cut, layout)
 
     def _cut(self, call: int, shape: torch.Size, layout: Layout) -> int | None:
-        """The dimension of which this rank holds only a part, as told by the shape that the uncut model drew."""
+        """The dimension that is cut over the tensor group: its size is a fraction of the uncut model's."""
         expected = list(self._use.shapes[call])
         expected[layout.dim] = layout.repeat * len(self._samples)
         pairs = enumerate(zip(shape, expected, strict=False))
@@ -168,7 +168,7 @@ class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def sample_mask(key: int, samples: torch.Tensor, layout: Layout, shape: torch.Size, keep: float) -> torch.Tensor:
-    """Which elements stay, as a boolean tensor of this shape; a sample's part depends on nothing but key and sample."""
+    """The elements to keep, as a boolean tensor. A sample's part depends on nothing but key and sample."""
     others = [size for dim, size in enumerate(shape) if dim != layout.dim]
     elements = layout.repeat * math.prod(others)
     per_sample = _scramble(samples * 0x9E3779B1 + key)
@@ -183,13 +183,13 @@ def _per_element(elements: int, device: torch.device) -> torch.Tensor:
 
 
 def _scramble(values: torch.Tensor) -> torch.Tensor:
-    """Spread whole numbers (int64) over 32 bits."""
+    """Hash int64 numbers to 32 bits."""
     values = (values ^ (values >> 32)) * 0x2545F4914F6CDD1D
     return (values ^ (values >> 29)).mul_(0x2127599BF4325C37).bitwise_right_shift_(32).to(torch.int32)
 
 
 def _finish(bits: torch.Tensor) -> torch.Tensor:
-    """The last mixing rounds on the whole mask, in place and in 32 bits: this is what dropout costs."""
+    """The last mixing rounds on the whole mask, in place and in 32 bits: they make up the cost of dropout."""
     bits *= -0x7A143589
     bits ^= (bits >> 15).bitwise_and_(0x1FFFF)  # torch shifts the sign along: cut it off
     bits *= -0x3D4D51C3

@@ -1,4 +1,4 @@
-"""What a worker tells of its progress: often enough to be seen alive, seldom enough to cost nothing."""
+"""Reports a worker's progress: often enough to show that it is alive, seldom enough to cost nothing."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from fairlead.training.group import Group
 from fairlead.training.parallel.batch_balance import Balance
 
 INTERVAL_S = 0.2
-CAREFUL_S = 2.0  # ten times as long as what is not told of a worker that dies
+CAREFUL_S = 2.0  # ten times the interval, which is the most that a dying worker leaves unreported
 
 
 class ReportReceiver(Protocol):
-    """Who is told."""
+    """The connection that reports go to."""
 
     def send(self, message: msgspec.Struct) -> None: ...
 
 
-class Past(Protocol):
-    """The steps that were taken, in rows."""
+class ReportedHistory(Protocol):
+    """The steps that were taken, as rows."""
 
     def __len__(self) -> int: ...
-    def recent(self) -> int: ...
+    def repeat_from(self) -> int: ...
     def rows(self, after: int) -> Iterator[dict[str, float]]: ...
 
 
-class Course(Protocol):
-    """What is told of."""
+class ReportedRun(Protocol):
+    """A session, as far as reports need it."""
 
     @property
-    def history(self) -> Past: ...
+    def history(self) -> ReportedHistory: ...
     @property
     def step(self) -> int: ...
     @property
@@ -42,32 +42,34 @@ class Course(Protocol):
     @property
     def steps_per_epoch(self) -> int: ...
     @property
-    def epoch_is_open(self) -> bool: ...
+    def evaluation_due(self) -> bool: ...
 
 
 class Reporter:
-    """Progress of one generation: a sign of life from every rank, the history from rank 0, each step once."""
+    """Reports the progress of one generation: signs of life from every rank, each step once from rank 0."""
 
-    def __init__(self, channel: ReportReceiver, session: Course, group: Group, balance: Balance | None = None) -> None:
+    def __init__(
+        self, channel: ReportReceiver, session: ReportedRun, group: Group, balance: Balance | None = None
+    ) -> None:
         self._channel, self._session, self._group, self._balance = channel, session, group, balance
-        self._reported = session.history.recent()
+        self._reported = session.history.repeat_from()
         self._careful_from, self._careful_until_s = group.careful_from, 0.0
         self._last_s = 0.0  # so that the first step is reported at once
         self._begun_s, self._begun_step = time.monotonic(), session.step
         self._samples, self._step_s, self._samples_per_s = 0, 0.0, 0.0
 
-    def stepped(self, samples: int) -> None:
-        """A step of the whole gang is done."""
+    def record_step(self, samples: int) -> None:
+        """Call after each step of the gang."""
         self._samples += samples
-        self.alive()
+        self.report_if_due()
 
-    def alive(self) -> None:
+    def report_if_due(self) -> None:
         now = time.monotonic()
-        if now - self._last_s >= INTERVAL_S or self._careful(now):
+        if now - self._last_s >= INTERVAL_S or self._reports_each_step(now):
             self._send(now)
 
-    def _careful(self, now: float) -> bool:
-        """Whether this step is told at once: a gang that died hereabouts may do so again, at the same step."""
+    def _reports_each_step(self, now: float) -> bool:
+        """Whether to report every step at once: a gang that died near this step may die there again."""
         step = self._session.step
         if self._careful_from is None or step < self._careful_from or step <= self._begun_step:
             return False
@@ -75,7 +77,7 @@ class Reporter:
         return now < self._careful_until_s
 
     def flush(self) -> None:
-        """Say what has not been said yet, before the generation ends or the worker does."""
+        """Report the remaining steps before the generation or the worker ends."""
         if self._group.rank == 0 and self._reported < len(self._session.history):
             self._send(time.monotonic())
 
@@ -94,12 +96,12 @@ class Reporter:
             wire.Progress(
                 generation=self._group.generation, step=session.step, total_steps=session.total_steps,
                 epoch=max(0, session.step - 1) // session.steps_per_epoch, samples_per_s=self._samples_per_s,
-                step_s=self._step_s, steps=rows[: len(rows) - self._held_back()], **self._balanced(),
+                step_s=self._step_s, steps=rows[: len(rows) - self._held_back()], **self._balance_figures(),
             )
         )  # fmt: skip
 
-    def _balanced(self) -> dict[str, Any]:
-        """How the work lies on the ranks; nothing while it has not been measured."""
+    def _balance_figures(self) -> dict[str, Any]:
+        """Compute time, share and straggler state of this rank; empty before they were measured."""
         window = None if self._balance is None else self._balance.last
         if window is None or self._balance is None:
             return {}
@@ -110,5 +112,5 @@ class Reporter:
         }  # fmt: skip
 
     def _held_back(self) -> int:
-        """The last step of an epoch is told only with its metrics, so that it is told once."""
-        return int(self._session.epoch_is_open)
+        """Hold back the last step of an epoch until its metrics are there, so that it is reported once."""
+        return int(self._session.evaluation_due)

@@ -1,4 +1,4 @@
-"""What is left when a training is done: the model, its metrics and its history, as files in the job's folder."""
+"""Writes the result of a finished training: model, metrics and history, as files in the job's folder."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class DataMade:
 
 
 def final_metrics(session: Session) -> dict[str, float]:
-    """The last loss and the last evaluation, under the names of the Training; what is no number is left out."""
+    """The last loss and the last evaluation, under the names of the Training, without non-finite values."""
     loss = session.history.last_loss
-    found = ({} if loss is None else {"loss": loss}) | dict(session.history.last_marks)
+    found = ({} if loss is None else {"loss": loss}) | dict(session.history.last_metrics)
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -39,30 +39,30 @@ def write_result(session: Session, folder: Path) -> list[str]:
         "samples": len(session.samples) * (session.step // session.steps_per_epoch),
         "seconds": session.history.seconds,
     }
-    if session.training.judges:
-        judgement = session.judgement
+    if session.training.compares_epochs:
+        judgement = session.early_stopping
         figures |= {"best_step": judgement.best_step, f"best_{session.training.monitor}": judgement.best}
-    if session.judgement.model:
-        session.model.load_state_dict(session.judgement.model)
+    if session.early_stopping.model:
+        session.model.load_state_dict(session.early_stopping.model)
 
     def history(path: Path) -> None:
         with path.open("w") as file:
             file.writelines(json.dumps(row) + "\n" for row in session.history.rows(0))
 
-    # save_model knows about weights that share their storage; save_file would refuse them.
-    put(output / "model.safetensors", lambda path: save_model(session.model, str(path)))
-    put(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
-    put(output / "history.jsonl", history)
+    # save_model handles weights that share their storage; save_file would refuse them.
+    write_atomically(output / "model.safetensors", lambda path: save_model(session.model, str(path)))
+    write_atomically(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
+    write_atomically(output / "history.jsonl", history)
     names = ["model.safetensors", "metrics.json", "history.jsonl"]
     recipe = recipe_of(getattr(session.samples, "source", None))
-    if recipe is not None:  # whoever serves the model prepares its inputs as those of the training were
-        put(output / "recipe.json", lambda path: path.write_text(recipe, encoding="utf-8"))
+    if recipe is not None:  # to prepare inputs in serving as in training
+        write_atomically(output / "recipe.json", lambda path: path.write_text(recipe, encoding="utf-8"))
         names.append("recipe.json")
     return names
 
 
-def put(path: Path, write: Callable[[Path], object]) -> None:
-    """Whole or not at all."""
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Write to a temporary file, then rename: a file with this name is always complete."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     write(beside)
     beside.replace(path)

@@ -1,10 +1,10 @@
-"""The decision that all ranks take after they left a generation: go to the next one, or resume the one they left.
+"""How ranks that left a generation decide together: follow the next call, or resume the generation they left.
 
-A control plane that dies between Leave and Join would leave the gang idle until it is back. So ranks that hear nothing
-for a while resume their generation by themselves. The decision is one key in the store in which the generation met,
-written once by compare-and-set: ``resume`` only after every rank has said that its patience is over, ``go`` by the
-first rank that follows another call. Whichever comes first holds for all ranks, so a gang never splits between two
-generations. Ranks that the next generation does not need take part in the decision, and end after ``go``.
+A control plane that dies between Leave and Join would leave the gang idle until it is back. So ranks that get no call
+for a while resume their generation by themselves. The decision is one key in the generation's rendezvous store, written
+once by compare-and-set: ``resume`` only after every rank has run out of patience, ``go`` by the first rank that follows
+another call. The first write holds for all ranks, so a gang never splits between two generations. Ranks that the next
+generation does not need take part in the decision, and exit after ``go``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 RESUME_AFTER_S = 2.0
-"""How long a rank waits for the next call. Usually it comes within 0.1 to 1 s."""
+"""How long a rank waits for the next call, which usually comes within 0.1 to 1 s."""
 
 LONGEST_PATIENCE_S = 30.0
 POLL_S = 0.05
@@ -23,7 +23,7 @@ _RESUME, _GO = "resume", "go"
 
 
 class Store(Protocol):
-    """What is needed of the store in which a generation met; it raises RuntimeError when it cannot be reached."""
+    """The rendezvous store of the generation, as far as needed here; raises RuntimeError when it cannot be reached."""
 
     def set(self, key: str, value: str) -> None: ...
     def check(self, keys: list[str]) -> bool: ...
@@ -45,7 +45,7 @@ class Resumption:
         self, store: Store | None, rank: int, size: int, wait_s: float, clock: Callable[[], float] = time.monotonic,
         *, ends: bool = False,
     ) -> None:  # fmt: skip
-        """Without a store the rank is alone and decides for itself; one that ``ends`` waits only to be let go."""
+        """Without a store the rank is alone and decides by itself. A rank that ``ends`` waits only for the decision."""
         self._store, self._rank, self._size, self._clock, self._ends = store, rank, size, clock, ends
         self._patient_until_s = clock() + wait_s
         self._ready = False
@@ -53,27 +53,27 @@ class Resumption:
 
     @property
     def pause_s(self) -> float:
-        """How long the rank may wait for a message before it asks again whether to resume."""
+        """How long the rank may wait for a message before it looks at the decision again."""
         return POLL_S if self._ends else max(POLL_S, self._patient_until_s - self._clock())
 
     @property
-    def over(self) -> bool:
-        """Whether the ranks have decided to go, so that only a call can follow."""
+    def decided_to_leave(self) -> bool:
+        """Whether the ranks have decided against resuming, so that only another call can follow."""
         return self._decided == _GO
 
-    def resumes(self) -> bool:
-        """Whether the ranks have decided to resume; says that this rank is ready once its patience is over."""
+    def should_resume(self) -> bool:
+        """Whether the ranks have decided to resume. Once this rank's patience is over, it votes for that."""
         if self._decided is None and (self._ends or self._clock() >= self._patient_until_s):
-            self._decided = self._ask(ready=self._clock() >= self._patient_until_s)
+            self._decided = self._poll_decision(ready=self._clock() >= self._patient_until_s)
         return self._decided == _RESUME
 
-    def goes(self) -> bool:
-        """Decide to follow another call; false if the ranks had already decided to resume."""
+    def decide_to_leave(self) -> bool:
+        """Decide to follow another call; False if the ranks have already decided to resume."""
         if self._decided is None:
-            self._decided = self._settle(_GO)
+            self._decided = self._write_decision(_GO)
         return self._decided == _GO
 
-    def _ask(self, *, ready: bool) -> str | None:
+    def _poll_decision(self, *, ready: bool) -> str | None:
         if self._store is None:
             return _RESUME if ready else None
         try:
@@ -81,14 +81,14 @@ class Resumption:
                 self._store.set(f"ready-{self._rank}", "1")
                 self._ready = True
             if self._store.check([f"ready-{rank}" for rank in range(self._size)]):
-                return self._settle(_RESUME)
-            # Only a Join settles it earlier, and then no rank can resume any more.
-            return self._settle(_GO) if self._store.check(["decision"]) else None
+                return self._write_decision(_RESUME)
+            # Only a followed call decides earlier, and then no rank can resume any more.
+            return self._write_decision(_GO) if self._store.check(["decision"]) else None
         except RuntimeError:
-            return _GO  # the rank that kept the store is gone
+            return _GO  # the rank that hosted the store is gone
 
-    def _settle(self, wanted: str) -> str:
-        """The first decision that any rank wrote; this one if there was none."""
+    def _write_decision(self, wanted: str) -> str:
+        """Write the decision if there is none yet; returns the one that holds."""
         if self._store is None:
             return wanted
         try:

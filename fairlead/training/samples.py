@@ -1,4 +1,4 @@
-"""The samples of a data set by their index: tensors in memory, or a torch Dataset that makes each when it is read."""
+"""Reads samples by index: from tensors in memory, or from a torch Dataset that makes each one when it is read."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from fairlead.errors import InvalidSpec
 from fairlead.training.seeds import mix, seed_everything
 
 Batch = tuple[torch.Tensor, ...]
-"""The columns of some samples: inputs, and the target last."""
+"""The columns of some samples: inputs, then the target."""
 
 
 class Samples(Protocol):
-    """What training reads from."""
+    """The data that training reads from."""
 
     def __len__(self) -> int: ...
 
     def take(self, index: torch.Tensor, draw: int) -> Any:
-        """The columns of these samples; ``draw`` seeds whatever a data set draws while it makes them."""
+        """The columns of these samples; ``draw`` seeds the random numbers of a data set that draws some."""
 
 
 class Resident:
-    """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, measured).
+    """Tensors in memory: a batch is one index_select per column (2-4 times as fast as a DataLoader, measured).
 
-    With ``channels_last`` images are kept with their channels innermost, which convolutions on a CPU are a quarter
-    faster on (measured); their shape and values are the same.
+    With ``channels_last`` images are stored with their channels innermost, which makes convolutions on a CPU a quarter
+    faster (measured); shape and values stay the same.
     """
 
     def __init__(
         self, columns: Sequence[torch.Tensor], *, channels_last: bool = False, source: Mapping[str, Any] | None = None
     ) -> None:
-        self.source = source  # the version of a data set that it is
+        self.source = source  # name and version of the data set, if it has one
         self._columns = [_Column(column, channels_last and _is_image(column)) for column in columns]
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Resident:
 
     @property
     def images(self) -> bool:
-        """Whether there is a column that channels_last would change."""
+        """Whether channels_last would change a column."""
         return any(column.order is None and _is_image(column.rows) for column in self._columns)
 
     def with_channels_last(self) -> Resident:
@@ -53,7 +53,7 @@ class Resident:
 
 
 class _Column:
-    """One column, laid out so that a sample is one piece of memory, and shown in its own shape."""
+    """A column stored so that each sample is contiguous, and returned in its own shape."""
 
     def __init__(self, column: torch.Tensor, last: bool) -> None:
         last = last or (column.dim() == 4 and not column.is_contiguous() and _is_last(column))
@@ -77,7 +77,7 @@ def _is_last(column: torch.Tensor) -> bool:
 
 
 class GeneratedSamples:
-    """A data set that makes its samples one by one, each seeded by itself: who makes it does not matter."""
+    """A data set that makes each sample when it is read, with a seed of its own: any worker makes the same one."""
 
     def __init__(self, data: Dataset[Any], name: str, device: torch.device) -> None:
         self._data, self._name, self._device = data, name, device

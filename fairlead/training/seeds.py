@@ -1,4 +1,4 @@
-"""Numbers that look random but follow from what they are for, so that a replay anywhere gives the same ones."""
+"""Seeds that follow from their purpose, so that a replay on any machine draws the same numbers."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def mix(*parts: int) -> int:
 
 
 def digest(text: str) -> int:
-    """A 63-bit number that stands for a text, the same in every process."""
+    """A 63-bit hash of a text, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def seed_everything(seed: int) -> None:
-    """Seed all that user code may draw from."""
+    """Seed torch, random and NumPy."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
 
 
 def seed_quickly(seed: int) -> None:
-    """Seed torch only, in microseconds, so that it can be done at every step."""
+    """Seed torch only: takes microseconds, so it can be done at every step."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed(seed)
 
 
 def epoch_order(seed: int, epoch: int, samples: int) -> torch.Tensor:
-    """In which order an epoch visits its samples."""
+    """The order in which an epoch visits its samples."""
     generator = torch.Generator().manual_seed(mix(seed, epoch, 1))
     return torch.randperm(samples, generator=generator)

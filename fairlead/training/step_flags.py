@@ -1,27 +1,33 @@
-"""The few words that the ranks say to each other at every step: loss, time and wishes."""
+"""The flags that ranks exchange at every step: loss, compute time, who leaves, whether a snapshot is due."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
 
 from fairlead.errors import TrainingFailed
+
+if TYPE_CHECKING:
+    from fairlead.training.group import Group
 
 
 @dataclass(frozen=True, slots=True)
 class RankFlags:
-    """What one rank has to say: its part of the mean loss, what it computed for, whether it was told to leave."""
+    """One rank's flags: its part of the mean loss, its compute time, whether it was told to leave."""
 
     loss: float = 0.0
     compute_s: float = 0.0
     leaving: bool = False
-    snapshot: bool = False  # rank 0 finds that one is due, which takes everybody where the state is spread
+    snapshot: bool = False  # rank 0's clock: one is due; where the state is split, every rank takes part in it
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFlags:
-    """What all ranks know after an exchange; the same on every rank."""
+    """The flags of all ranks after an exchange; the same on every rank."""
 
     losses: tuple[float, ...]
     compute_s: tuple[float, ...]
@@ -33,30 +39,30 @@ class GroupFlags:
         return sum(self.losses)
 
     def check(self, step: int) -> None:
-        """Refuse to go on with a loss that is no number; every rank raises the same and names the same one."""
+        """Raise if a rank's loss is not finite; every rank raises the same error."""
         for rank, loss in enumerate(self.losses):
             if not math.isfinite(loss):
-                raise not_a_number(loss, step, rank)
+                raise non_finite_loss(loss, step, rank)
 
 
-def not_a_number(loss: float, step: int, rank: int) -> TrainingFailed:
-    """What is said of such a loss; ``step`` counts from 0."""
+def non_finite_loss(loss: float, step: int, rank: int) -> TrainingFailed:
+    """The error for a loss that is not finite; ``step`` counts from 0."""
     return TrainingFailed(
         f"it is {loss} at step {step + 1} on rank {rank}", field="loss",
         fix="look for a division by zero, a logarithm of zero or a learning rate that is too high",
     )  # fmt: skip
 
 
-def count(size: int) -> int:
-    """How many numbers the words of so many ranks take."""
+def flag_count(size: int) -> int:
+    """How many numbers the flags of ``size`` ranks take."""
     return 2 + 2 * size
 
 
-def pack(word: RankFlags, rank: int, size: int) -> list[float]:
-    """This rank's words, zero where others will write theirs: summed over the ranks they are everybody's."""
-    values = [0.0] * count(size)
-    values[0], values[1] = float(word.leaving), float(word.snapshot)
-    values[2 + rank], values[2 + size + rank] = word.loss, word.compute_s
+def pack(own: RankFlags, rank: int, size: int) -> list[float]:
+    """This rank's flags in its places and zeros in the others': summed over the ranks they are the flags of all."""
+    values = [0.0] * flag_count(size)
+    values[0], values[1] = float(own.leaving), float(own.snapshot)
+    values[2 + rank], values[2 + size + rank] = own.loss, own.compute_s
     return values
 
 
@@ -66,6 +72,13 @@ def unpack(values: Sequence[float], size: int) -> GroupFlags:
     )  # fmt: skip
 
 
-def alone(word: RankFlags) -> GroupFlags:
-    """What a single rank hears: itself."""
-    return GroupFlags((word.loss,), (word.compute_s,), int(word.leaving), word.snapshot)
+def single_rank_flags(own: RankFlags) -> GroupFlags:
+    """The flags of a gang of one."""
+    return GroupFlags((own.loss,), (own.compute_s,), int(own.leaving), own.snapshot)
+
+
+def exchange_flags(group: Group, own: RankFlags) -> GroupFlags:
+    """Exchange flags by a collective of their own, for engines that cannot send them with the gradients."""
+    values = torch.tensor(pack(own, group.rank, group.size), dtype=torch.float64, device=group.device)
+    group.sum(values)
+    return unpack(values.tolist(), group.size)

@@ -1,4 +1,4 @@
-"""How long a rank itself computes where ranks wait for each other within a pass, and a word when it falls behind."""
+"""Measures how long a rank computes where ranks wait for each other within a pass; logs when it falls behind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _THREAD = Path("/proc/thread-self/schedstat")
 
 
 def own_s() -> float:
-    """Seconds in which this thread had a core or wanted one: not those in which it slept until others were ready.
+    """Seconds in which this thread had a core or wanted one, without those in which it slept until others were ready.
 
-    A core that is slow, shared or below a quota makes it more; a peer that is late does not. Only differences count.
-    On a GPU it is what the host does for it, which says little of the GPU itself.
+    A core that is slow, shared or limited by a quota makes it larger; a late peer does not. Only differences count. On
+    a GPU it covers the host's part only.
     """
     try:
         on_core_ns, queued_ns = _THREAD.read_text(encoding="ascii").split()[:2]
@@ -26,14 +26,14 @@ def own_s() -> float:
 
 
 class StragglerWatch:
-    """Takes down what all ranks computed for; when this one falls behind, its log says so, once."""
+    """Records all ranks' compute times; logs once when this rank becomes a straggler."""
 
     def __init__(self, balance: Balance, rank: int) -> None:
         self._balance, self._rank, self._late = balance, rank, False
 
-    def note(self, compute_s: Sequence[float]) -> Window | None:
-        """One step with a full batch is done; the window that it completes, if it does."""
-        window = self._balance.note(compute_s)
+    def record_step(self, compute_s: Sequence[float]) -> Window | None:
+        """Record a step with a full batch; returns the window of steps that it completes, if any."""
+        window = self._balance.record_step(compute_s)
         if window is None:
             return None
         late = self._rank in window.stragglers

@@ -1,4 +1,4 @@
-"""The life of a worker process: load, say Ready, then join and leave generations until told to go or done."""
+"""Runs a worker's process: loads the Training, reports Ready, joins and leaves generations until the job is done."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from fairlead.errors import FairleadError, Unavailable
 from fairlead.local_wire import PlacedSpec
 from fairlead.planning.plan import plan_from
 from fairlead.training.channel import Channel, log
-from fairlead.training.control_messages import calls_away
+from fairlead.training.control_messages import must_follow_join
 from fairlead.training.custom_loop.loop import CustomLoop
 from fairlead.training.custom_loop.session import CustomSession
 from fairlead.training.definition import Training
-from fairlead.training.grid_dataset import hand_over
+from fairlead.training.grid_dataset import grant_datasets
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.lineage import lineage
 from fairlead.training.loading import describe, load_training
-from fairlead.training.loop import Loop, LoopEnd, Outcome
+from fairlead.training.loop import LoopEnd, Outcome, TrainingLoop
 from fairlead.training.result import final_metrics, write_result
 from fairlead.training.resumption import Resumption, patience_s
-from fairlead.training.run_schedule import course_from
+from fairlead.training.run_schedule import schedule_from
 from fairlead.training.seeds import seed_everything
 from fairlead.training.session import Session
 from fairlead.training.snapshots.grid_snapshots import GridSnapshots
 from fairlead.training.snapshots.snapshotter import Snapshots
-from fairlead.training.state_agreement import agree
+from fairlead.training.state_agreement import agree_on_state
 
 LoadTraining = Callable[[], Training]
 """Makes the Training of a pipeline stage; any other job names a function in ``run``."""
@@ -55,12 +55,12 @@ def main(
     try:
         return TrainingWorker(spec, worker, line, load, store, profile).run()
     except (SyntaxError, FairleadError) as error:
-        return _raised(line, error, permanent=not isinstance(error, Unavailable))  # a grid may be back soon
+        return _report_error(line, error, permanent=not isinstance(error, Unavailable))  # a grid may be back soon
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
-        return _raised(line, error, permanent=False)
+        return _report_error(line, error, permanent=False)
 
 
-def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
+def _report_error(line: Channel, error: BaseException, *, permanent: bool) -> int:
     text, trace = describe(error)
     log(f"ends: {text}")
     if trace:
@@ -71,18 +71,21 @@ def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Former:
-    """The generation that this worker left last, while its ranks may still resume it."""
+class _LeftGeneration:
+    """The generation that this worker left last. Its ranks resume it together if no call to another one comes."""
 
     join: wire.Join
     group: Group
     shares: tuple[float, ...]
     resumption: Resumption
-    ends: bool  # whether this worker ends as soon as the others go on without it
+    ends: bool  # this worker's process ends as soon as the other ranks go on without it
 
 
 class TrainingWorker:
-    """What a worker holds, and what it does between and in generations."""
+    """A worker of a training: what it keeps from one generation to the next, and what it does in each.
+
+    Methods that return bool return True when the process is to end.
+    """
 
     def __init__(
         self, spec: PlacedSpec, worker: str, line: Channel, load: LoadTraining | None = None,
@@ -91,44 +94,44 @@ class TrainingWorker:
         self._store, self._profile = store, profile
         torch.set_num_threads(max(1, int(spec.cpu)))
         self._spec, self._worker, self._line = spec, worker, line
-        self._generation = 0  # the newest it was called to
-        self._resumed = False  # whether that one was left before
-        self._former: _Former | None = None
+        self._generation = 0  # the newest that this worker was called to
+        self._resumed = False  # whether this worker had left that generation before
+        self._left_generation: _LeftGeneration | None = None
         self._folder = Path(spec.folder)
         memory = Path(spec.memory_folder)
         self._snapshots = Snapshots(self._folder, memory, self._report_snapshot, GridSnapshots(spec.job, memory))
         seed_everything(spec.seed)
-        hand_over(spec.data)
+        grant_datasets(spec.data)
         training = load_training(spec.run or "", spec.params) if load is None else load()
         self._session: Session | CustomSession
         if training.loop is not None:
             self._session = CustomSession(training, spec.seed)
             return
         self._session = Session(training, spec.seed)
-        self._session.replay = course_from(spec.course) if spec.course else None
+        self._session.replayed_schedule = schedule_from(spec.course) if spec.course else None
         for warning in self._session.findings.warnings:
             log(warning)
 
     def run(self) -> int:
-        """Wait for messages and follow them; returns the exit code."""
-        self._line.send(self._ready())
+        """Follow the messages of the control plane until one of them ends the process; returns its exit code."""
+        self._line.send(self._ready_message())
         while True:
-            match self._next():
+            match self._next_message():
                 case None:
                     if self._resume():
                         return 0
                 case wire.Quit():
                     return 0
                 case wire.Join() as join if join.generation > self._generation:
-                    if self._take_part(join):
+                    if self._run_generation(join):
                         return 0
                 case wire.Leave() as leave if leave.generation >= self._generation:
-                    if self._leave_alone(leave):
+                    if self._leave_without_peers(leave):
                         return 0
                 case _:
-                    pass  # of a generation that is over, or said twice
+                    pass  # a repeated message, or one of a generation that is over
 
-    def _ready(self) -> wire.Ready:
+    def _ready_message(self) -> wire.Ready:
         session, stored = self._session, self._snapshots.find()
         resumable, looks = stored[0].step if stored else 0, self._spec.looks == self._worker
         if isinstance(session, CustomSession):
@@ -142,166 +145,182 @@ class TrainingWorker:
 
     # ------------------------------------------------------------ between two generations
 
-    def _next(self) -> wire.ToWorker | None:
-        """The next message; None if the ranks resume the generation that they left last."""
-        while (former := self._former) is not None and not former.resumption.over:
-            if former.resumption.resumes():
+    def _next_message(self) -> wire.ToWorker | None:
+        """Wait for the next message; returns None when the ranks have decided to resume the generation they left."""
+        while (former := self._left_generation) is not None and not former.resumption.decided_to_leave:
+            if former.resumption.should_resume():
                 return None
             message = self._line.take(former.resumption.pause_s)
             if message is not None:
-                return message if self._may_follow(message, former) else None
-        self._former = None
+                return message if self._accept(message, former) else None
+        self._left_generation = None
         return wire.Quit() if former is not None and former.ends else self._line.take()
 
-    def _may_follow(self, message: wire.ToWorker, former: _Former) -> bool:
-        """Whether the generation that was left is over, or this message does not end it; else it is resumed."""
+    def _accept(self, message: wire.ToWorker, former: _LeftGeneration) -> bool:
+        """Whether this worker may follow the message. False: the ranks have already decided to resume.
+
+        Any message that ends the left generation needs the ranks' decision to leave it for good. A message that loses
+        against a resumption is kept for later. A Join is dropped: Joined(resumed=True) tells the control plane.
+        """
         match message:
             case wire.Join(generation=generation, breaks=breaks) if generation > self._generation:
-                over = former.resumption.goes() or breaks >= self._generation
+                over = former.resumption.decide_to_leave() or breaks >= self._generation
                 if not over:
-                    log(f"generation {generation}: call refused, generation {self._generation} is resumed")
-            case wire.Leave(generation=generation) as leave if generation > self._generation or _ends_some(leave):
-                over = former.resumption.goes()
+                    log(f"generation {generation}: call refused, because generation {self._generation} is resumed")
+            case wire.Leave(generation=generation) as leave if generation > self._generation or _lets_ranks_exit(leave):
+                over = former.resumption.decide_to_leave()
             case wire.Quit():
-                over = former.resumption.goes()
+                over = former.resumption.decide_to_leave()
             case _:
-                return True  # said twice
+                return True  # a repeated message
         if over:
-            self._former = None
+            self._left_generation = None
         elif not isinstance(message, wire.Join):
             self._line.put_back(message)
         return over
 
     def _resume(self) -> bool:
-        """All ranks have left a generation in vain: take part in it again."""
-        former, self._former = self._former, None
+        """Run the generation that was left once more: all ranks waited, and no call to another one came."""
+        former, self._left_generation = self._left_generation, None
         assert former is not None
         step = self._session.step
         log(f"generation {self._generation}: no call in time; resumed after step {step}")
         self._line.send(wire.Joined(self._generation, step, resumed=True))
-        return self._take_part(former.join, former)
+        return self._run_generation(former.join, former)
 
     # ------------------------------------------------------------ a generation
 
-    def _take_part(self, join: wire.Join, former: _Former | None = None) -> bool:
-        """Join, train, leave. True when this worker's life is over."""
+    def _run_generation(self, join: wire.Join, former: _LeftGeneration | None = None) -> bool:
+        """Meet the other ranks, agree on the state to continue from, train, and leave or finish."""
         self._generation, self._resumed = join.generation, former is not None
         if self._worker not in join.ranks:
             log(f"generation {join.generation} goes on without this worker")
-            self._session.live = False  # what it holds is behind from here on
+            self._session.live = False  # the others train on: this worker's state is outdated from now on
             return False
         group: Group | None = None
-        loop: Loop | CustomLoop | None = None
+        loop: TrainingLoop | CustomLoop | None = None
         try:
-            group = Group(join, self._worker, self._given_up, None if former is None else former.group)
-            agreed = agree(group, self._session, self._snapshots)
+            group = Group(join, self._worker, self._why_abandoned, None if former is None else former.group)
+            agreed = agree_on_state(group, self._session, self._snapshots)
             place = f"rank {group.rank} of {group.size}"
             log(f"generation {group.generation}: {place}, from step {agreed.step} ({agreed.source})")
             if former is None:
                 self._line.send(wire.Joined(group.generation, self._session.step))
-            self._snapshots.rearm(writes=group.rank == 0)
-            loop = self._loop(group, join, () if former is None else former.shares)
-            return self._end(join, group, loop, loop.run())
+            self._snapshots.begin_generation(writes=group.rank == 0)
+            loop = self._make_loop(group, join, () if former is None else former.shares)
+            return self._end_generation(join, group, loop, loop.run())
         except PeerLost as lost:
-            self._broken(group, loop, str(lost))
+            self._report_broken(group, loop, str(lost))
             return False
 
-    def _loop(self, group: Group, join: wire.Join, shares: tuple[float, ...]) -> Loop | CustomLoop:
-        """A loop of the user's own is not spread by a plan: it does what it does."""
+    def _make_loop(self, group: Group, join: wire.Join, shares: tuple[float, ...]) -> TrainingLoop | CustomLoop:
+        """The loop of one generation. A custom loop parallelises itself, so it gets no plan."""
         if isinstance(self._session, CustomSession):
             return CustomLoop(self._session, group, self._line, self._snapshots)
         plan = None if join.plan is None else plan_from(join.plan)
-        return Loop(self._session, group, self._line, self._snapshots, plan, shares)
+        return TrainingLoop(self._session, group, self._line, self._snapshots, plan, shares)
 
-    def _resumable(self, join: wire.Join, group: Group, shares: tuple[float, ...], *, ends: bool) -> _Former:
-        """All ranks have left and wait, those that are to end as well: without a call they go on where they left."""
+    def _await_resumption(
+        self, join: wire.Join, group: Group, shares: tuple[float, ...], *, ends: bool
+    ) -> _LeftGeneration:
+        """All ranks have left and wait for a call, including those that are to end: without one they resume."""
         store = group.store("after") if group.size > 1 else None
         resumption = Resumption(store, group.rank, group.size, patience_s(group.resumed), ends=ends)
-        return _Former(join, group, shares, resumption, ends)
+        return _LeftGeneration(join, group, shares, resumption, ends)
 
     def _write_result(self) -> list[str]:
         session, folder = self._session, self._folder
         return session.write_result(folder) if isinstance(session, CustomSession) else write_result(session, folder)
 
-    def _metrics(self) -> dict[str, float]:
+    def _final_metrics(self) -> dict[str, float]:
         session = self._session
         return session.history.last if isinstance(session, CustomSession) else final_metrics(session)
 
-    def _end(self, join: wire.Join, group: Group, loop: Loop | CustomLoop, outcome: Outcome) -> bool:
-        session = self._session
+    def _end_generation(self, join: wire.Join, group: Group, loop: TrainingLoop | CustomLoop, outcome: Outcome) -> bool:
         if outcome.end is LoopEnd.FINISHED:
-            artifacts = self._write_result() if group.rank == 0 else []
-            value = self._store(session) if self._store is not None and group.rank == 0 else {}
-            came_from = lineage(session, self._folder) if group.rank == 0 else {}
-            loop.reporter.flush()
-            group.broadcast(b"written", 0)
-            self._close_finished(group)
-            self._snapshots.finish()
-            log(f"finished at step {session.step}{self._waits()}")
-            self._line.send(wire.Finished(
-                group.generation, session.step, self._metrics(), artifacts, value=value, lineage=came_from,
-                made=session.made if isinstance(session, CustomSession) and group.rank == 0 else {},
-            ))  # fmt: skip
-            return True
-        leave = outcome.leave
-        assert leave is not None
-        written = isinstance(session, Session) and session.pending is not None  # in parts, by all ranks
-        if leave.snapshot and group.rank == 0 and session.live and not written:
+            return self._finish_job(group, loop)
+        assert outcome.leave is not None
+        return self._leave_generation(join, group, loop, outcome.leave)
+
+    def _finish_job(self, group: Group, loop: TrainingLoop | CustomLoop) -> bool:
+        """Rank 0 writes the result; every rank reports Finished once it knows that the result is written."""
+        session = self._session
+        artifacts = self._write_result() if group.rank == 0 else []
+        value = self._store(session) if self._store is not None and group.rank == 0 else {}
+        came_from = lineage(session, self._folder) if group.rank == 0 else {}
+        loop.reporter.flush()
+        group.broadcast(b"written", 0)
+        self._close_finished(group)
+        self._snapshots.wait()
+        log(f"finished at step {session.step}{self._snapshot_waits()}")
+        self._line.send(wire.Finished(
+            group.generation, session.step, self._final_metrics(), artifacts, value=value, lineage=came_from,
+            made=session.made_datasets if isinstance(session, CustomSession) and group.rank == 0 else {},
+        ))  # fmt: skip
+        return True
+
+    def _leave_generation(
+        self, join: wire.Join, group: Group, loop: TrainingLoop | CustomLoop, leave: wire.Leave
+    ) -> bool:
+        """All ranks were told to leave and stopped after the same step. Without a last snapshot they may resume."""
+        session = self._session
+        sharded = isinstance(session, Session) and session.unread_shards is not None  # all ranks have written already
+        if leave.snapshot and group.rank == 0 and session.live and not sharded:
             self._snapshots.write(session.step, session.whole(), wait=True)
         loop.reporter.flush()
         group.close()
-        goes = self._left(leave)
+        goes = self._report_left(leave)
         if leave.snapshot:
             return goes
-        self._former = self._resumable(join, group, loop.shares, ends=goes)
+        self._left_generation = self._await_resumption(join, group, loop.shares, ends=goes)
         return False
 
     def _close_finished(self, group: Group) -> None:
-        """The result is written and every rank knows it: who is lost from here on is not missed."""
+        """Close the group after the result was written: a peer that is lost now makes no difference."""
         try:
             group.close()
         except PeerLost:
             group.abort()
 
-    def _left(self, leave: wire.Leave) -> bool:
+    def _report_left(self, leave: wire.Leave) -> bool:
         goes = leave.snapshot or self._worker in leave.exits
         log(f"generation {leave.generation}: left after step {self._session.step}{', ends' if goes else ''}")
-        self._snapshots.finish()
+        self._snapshots.wait()
         self._line.send(wire.Left(leave.generation, self._session.step, leave.snapshot))
         return goes
 
-    def _broken(self, group: Group | None, loop: Loop | CustomLoop | None, why: str) -> None:
-        """Be sound again, say so, and wait: what was said about leaving still holds."""
+    def _report_broken(self, group: Group | None, loop: TrainingLoop | CustomLoop | None, why: str) -> None:
+        """Roll back the partial step, report Broken, wait. A call to leave that came meanwhile is kept."""
         if group is not None:
             group.abort()
         if loop is not None:
-            self._session.undo_half_step()
+            self._session.roll_back_step()
             loop.reporter.flush()
             if loop.leave is not None:
                 self._line.put_back(loop.leave)
         log(f"generation {self._generation}: broken after step {self._session.step} ({why})")
         self._line.send(wire.Broken(self._generation, self._session.step, why))
 
-    def _leave_alone(self, leave: wire.Leave) -> bool:
-        """Told to leave a generation that is broken already, or never began: each one for itself."""
+    def _leave_without_peers(self, leave: wire.Leave) -> bool:
+        """Leave a generation that is broken or never began: each worker by itself."""
         self._generation = leave.generation
         if leave.snapshot and self._session.live:
             self._snapshots.write(self._session.step, self._session.whole(), wait=True)
-        return self._left(leave)
+        return self._report_left(leave)
 
-    # ------------------------------------------------------------ helpers
+    # ------------------------------------------------------------ what loop, group and snapshots call
 
-    def _given_up(self) -> str | None:
-        """Whether the control plane has moved on while this worker waits for its peers."""
+    def _why_abandoned(self) -> str | None:
+        """Why waiting for the peers is pointless: the control plane has ended this generation. None: it has not."""
         for message in self._line.peek():
             if isinstance(message, wire.Quit):
                 return "told to quit"
-            if isinstance(message, wire.Join) and calls_away(message, self._generation, resumed=self._resumed):
+            if isinstance(message, wire.Join) and must_follow_join(message, self._generation, resumed=self._resumed):
                 return f"generation {message.generation} was called"
         return None
 
-    def _waits(self) -> str:
-        """What snapshots cost this worker's steps, for its log."""
+    def _snapshot_waits(self) -> str:
+        """For the log: how long steps waited for snapshots."""
         waits_s = self._snapshots.waits_s
         if not waits_s:
             return ""
@@ -311,13 +330,13 @@ class TrainingWorker:
         self._line.send(wire.Snapshot(self._generation, step, where, size_bytes, seconds, waited_s))
 
 
-def _ends_some(leave: wire.Leave) -> bool:
-    """Whether this call, told to ranks that have left already, lets some of them end."""
+def _lets_ranks_exit(leave: wire.Leave) -> bool:
+    """Whether this message, sent to ranks that have left already, lets some of them exit."""
     return leave.snapshot or bool(leave.exits)
 
 
 def spec_from_environment() -> tuple[PlacedSpec, str, socket.socket]:
-    """The form for virtual environments: started by exec, with its spec and channel handed over by name."""
+    """Spec, worker id and channel of a worker that was started by exec, under a virtual environment of the tenant's."""
     if place := os.environ.pop("FAIRLEAD_WORKER_SPEC_FD", ""):
         with os.fdopen(int(place), "rb") as file:
             written = file.read()

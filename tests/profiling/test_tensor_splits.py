@@ -170,7 +170,7 @@ def test_a_model_that_keeps_a_state_of_its_own_is_not_cut_into_stages() -> None:
 def test_under_an_optimizer_of_whole_parameters_only_copies_run() -> None:
     profile = profiled(nn.Linear(6, 4), optimizer=torch.optim.Adafactor)
     assert profile.copies_only and profile.limits == (
-        "Adafactor looks at parameters as a whole, so no worker can hold a part of one",
+        "Adafactor needs whole parameters, so no worker can hold a part of one",
     )
 
 

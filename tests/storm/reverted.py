@@ -100,7 +100,7 @@ def _nothing_bounded() -> Iterator[None]:
 
 def _nobody_resumes() -> AbstractContextManager[Any]:
     """17: a gang that left waits until somebody leads again."""
-    return mock.patch.object(Resumption, "resumes", lambda self: False)
+    return mock.patch.object(Resumption, "should_resume", lambda self: False)
 
 
 def _sleep_unguarded() -> AbstractContextManager[Any]:

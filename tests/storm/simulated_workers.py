@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fairlead import wire
-from fairlead.training.control_messages import calls_away
+from fairlead.training.control_messages import must_follow_join
 from fairlead.training.resumption import Resumption, patience_s
 from tests.storm.virtual_loop import Process
 
@@ -271,23 +271,23 @@ class SimWorker:
                     self.meeting.ask_to_leave(message)
         if self.state in ("meeting", "training"):
             calls = [m for m in self.inbox if isinstance(m, wire.Join) and m.generation > self.called]
-            away = [m for m in calls if calls_away(m, self.called, resumed=self.resumed)]
+            away = [m for m in calls if must_follow_join(m, self.called, resumed=self.resumed)]
             self.inbox = [m for m in self.inbox if m not in calls or m in away]  # it refuses the others
             if away or any(isinstance(message, wire.Quit) for message in self.inbox):
                 self._break_off()
 
     def _may_follow(self, message: wire.ToWorker) -> bool:
         """Whether the generation that was left is over, or this message does not end it (``training/worker.py``)."""
-        if self.former is None or self.former[1].over:
+        if self.former is None or self.former[1].decided_to_leave:
             return True
         resumption = self.former[1]
         match message:
             case wire.Join(generation=generation, breaks=breaks) if generation > self.called:
-                over = resumption.goes() or breaks >= self.called
+                over = resumption.decide_to_leave() or breaks >= self.called
             case wire.Leave(generation=generation) as leave if generation > self.called or _ends_some(leave):
-                over = resumption.goes()
+                over = resumption.decide_to_leave()
             case wire.Quit():
-                over = resumption.goes()
+                over = resumption.decide_to_leave()
             case _:
                 return True
         if over:
@@ -298,9 +298,9 @@ class SimWorker:
 
     def _ask_to_resume(self, former: tuple[Meeting, Resumption]) -> None:
         meeting, resumption = former
-        if self.former is not former or self.state != "idle" or resumption.over:
+        if self.former is not former or self.state != "idle" or resumption.decided_to_leave:
             return
-        if not resumption.resumes():
+        if not resumption.should_resume():
             self._world.loop.within(self.process, resumption.pause_s, self._ask_to_resume, former)
             return
         self.former, self.resumed, self.left_generation = None, True, 0

@@ -33,7 +33,7 @@ def run(balance: Balance, seconds_per_sample: list[float], batch: int, fixed_s: 
     while True:
         counts = [round(batch * balance.share(rank)) for rank in range(len(seconds_per_sample))]
         times = [fixed_s + count * each for count, each in zip(counts, seconds_per_sample, strict=True)]
-        window = balance.note(times)
+        window = balance.record_step(times)
         if window is not None:
             return window
 
@@ -60,7 +60,7 @@ def test_two_to_one_workers_reach_nearly_all_of_what_is_possible() -> None:
 def test_equal_workers_keep_their_shares_in_spite_of_noise() -> None:
     balance = Balance([1, 1, 1], 30)
     for step in range(10 * MIN_STEPS):
-        balance.note([0.1 + 0.05 * (step % 7 == rank) for rank in range(3)])
+        balance.record_step([0.1 + 0.05 * (step % 7 == rank) for rank in range(3)])
     assert balance.shares == (1 / 3,) * 3 and balance.last is not None and balance.last.stragglers == ()
 
 
@@ -190,19 +190,19 @@ def test_shares_follow_half_of_what_was_new_and_change_only_beyond_the_tolerance
     balance = Balance((1.0, 1.0), 100)
     window = None
     while window is None:
-        window = balance.note((0.1, 0.3))
+        window = balance.record_step((0.1, 0.3))
     assert window.counts == (50, 50) and window.compute_s == (0.1, 0.3)
     assert window.spread == pytest.approx(1.0) and window.speed(0) == pytest.approx(500)
     assert balance.shares == pytest.approx((0.75, 0.25)) and balance.last is window
     window = None
     while window is None:
-        window = balance.note((0.15, 0.05))  # as fast as each other by now: 500 samples a second
+        window = balance.record_step((0.15, 0.05))  # as fast as each other by now: 500 samples a second
     assert window.counts == (75, 25)
     speeds = ((500 + 500) / 2, (50 / 0.3 + 500) / 2)
     assert balance.shares == pytest.approx((speeds[0] / sum(speeds), speeds[1] / sum(speeds)))
     before, window = balance.shares, None
     while window is None:
-        window = balance.note((0.1, 0.1001))
+        window = balance.record_step((0.1, 0.1001))
     assert balance.shares == before, "so little is noise"
 
 
@@ -210,11 +210,11 @@ def test_a_window_is_as_many_steps_as_are_needed_and_as_long_as_is_needed() -> N
     for step_s, steps in ((10.0, MIN_STEPS), (MIN_SECONDS / 100, 100)):
         balance = Balance((1.0, 1.0), 10)
         taken = 1
-        while balance.note((step_s * 1.0001, step_s / 2)) is None:
+        while balance.record_step((step_s * 1.0001, step_s / 2)) is None:
             taken += 1
         assert taken == max(steps, MIN_STEPS)
     odd = Balance((1.0, 1.0), 10)
-    windows = [odd.note((100.0 if at == 0 else 1.0, 1.0)) for at in range(MIN_STEPS)]
+    windows = [odd.record_step((100.0 if at == 0 else 1.0, 1.0)) for at in range(MIN_STEPS)]
     assert windows[-1] is not None and windows[-1].compute_s == (1.0, 1.0), "one bad step does not count"
 
 

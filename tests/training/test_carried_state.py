@@ -19,7 +19,7 @@ from fairlead.training.parallel.engine import Engine
 from fairlead.training.parallel.engines import make_engine
 from fairlead.training.seeds import epoch_order, seed_everything
 from fairlead.training.session import Session
-from fairlead.training.snapshots.flat_state import FlatState, taken_apart
+from fairlead.training.snapshots.flat_state import FlatState, flatten_state
 from fairlead.training.step_flags import RankFlags
 
 Make = Callable[[Any], Any]
@@ -53,7 +53,7 @@ def handed_over(session: Session, *, flat: bool) -> bytes | FlatState:
     """The state as another worker gets it: over the wire, or out of the grid."""
     if not flat:
         return session.dump()
-    apart = taken_apart(session.whole())
+    apart = flatten_state(session.whole())
     return FlatState(apart.head, apart.mark, tuple(tensor.clone() for tensor in apart.tensors))
 
 
@@ -63,10 +63,10 @@ def trained(make: Callable[[], fairlead.Training], stop: int | None, *, flat: bo
     session, group, engine = begun(make())
     losses: list[float] = []
     while True:
-        if session.epoch_is_open and session.close_epoch(evaluate(session, group, engine.outputs(lambda: None))):
-            session.judgement.keep(engine.state()["model"])
+        if session.evaluation_due and session.close_epoch(evaluate(session, group, engine.outputs(lambda: None))):
+            session.early_stopping.keep(engine.state()["model"])
         if session.done:
-            return losses, {**session.model.state_dict(), "best": session.judgement.state()["model"]}
+            return losses, {**session.model.state_dict(), "best": session.early_stopping.state()["model"]}
         if session.step == stop:
             stop = None
             half_a_step(session, engine)
@@ -86,9 +86,9 @@ def batch(session: Session) -> torch.Tensor:
 
 def half_a_step(session: Session, engine: Engine) -> None:
     """As a worker makes that is told of a lost peer after its pass."""
-    session.remember_buffers()
+    session.save_buffers()
     engine._backward(session.step, batch(session))  # type: ignore[attr-defined]
-    session.undo_half_step()
+    session.roll_back_step()
 
 
 def same(make: Callable[[], fairlead.Training]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairlead.planning.plan import Compression
-from fairlead.training.parallel.compression import smaller
+from fairlead.training.parallel.compression import make_compression
 
 
 class Here:
@@ -58,7 +58,7 @@ def steps(size: int, compression: Compression, count: int) -> tuple[list[torch.T
     gradients = torch.randn(count, size, 300, generator=draw)
 
     def train(rank: Rank) -> torch.Tensor:
-        way, buffer, moved = smaller(compression), torch.zeros(300), torch.zeros(300)
+        way, buffer, moved = make_compression(compression), torch.zeros(300), torch.zeros(300)
         assert way is not None
         for step in range(count):
             buffer.copy_(gradients[step, rank.rank])
@@ -86,7 +86,7 @@ def test_what_a_quarter_loses_comes_with_the_next_step_so_that_nothing_is_lost_f
 
 def test_a_gradient_of_nothing_stays_nothing() -> None:
     for compression in ("bf16", "int8"):
-        way = smaller(compression)  # type: ignore[arg-type]
+        way = make_compression(compression)  # type: ignore[arg-type]
         assert way is not None
         sums = Here(1).everywhere(lambda rank, way=way: _summed(way, rank))  # type: ignore[misc]
         assert not sums[0].any()

@@ -18,8 +18,15 @@ import fairlead
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.servers.clock_server import ClockServer
 from fairlead.training.servers.clocks import Clocks, Closed, Turn
-from fairlead.training.servers.connections import CLOCKS, GONE, KEEPER, NONSENSE, PeerConnection, PeerConnections
-from fairlead.training.servers.messages import Done, Fail, Lost, Pull, Push, Settle, Settled, Take, Well, Why
+from fairlead.training.servers.connections import (
+    CLOCK_RANK,
+    CLOCKS,
+    GONE,
+    PROTOCOL_ERROR,
+    PeerConnection,
+    PeerConnections,
+)
+from fairlead.training.servers.messages import AskFailure, Done, Fail, Lost, Ok, Pull, Push, Settle, Settled, Take
 from fairlead.training.servers.shard import Layout, Shard
 from fairlead.training.session import Session
 from tests.training.ranks import together
@@ -57,34 +64,34 @@ def test_more_than_a_socket_holds_arrives_in_its_order(lines: Any) -> None:
     one, other, *_ = lines
     sent = torch.randint(0, 255, (20_000_000,), dtype=torch.uint8)
     room, waited = torch.zeros_like(sent), list[int]()
-    sender = threading.Thread(target=one.send, args=(Well(), sent, lambda: waited.append(1)))
+    sender = threading.Thread(target=one.send, args=(Ok(), sent, lambda: waited.append(1)))
     sender.start()
     time.sleep(0.45)
     assert waited, "who waits to be read looks whether anybody is there"
-    assert other.receive(Well, room, patiently) == Well() and torch.equal(room, sent)
+    assert other.receive(Ok, room, patiently) == Ok() and torch.equal(room, sent)
     sender.join()
 
 
 @pytest.mark.parametrize("size", [299, 301])
 def test_a_tensor_of_another_size_is_nonsense(lines: Any, size: int) -> None:
     one, other, *_ = lines
-    one.send(Well(), torch.zeros(size, dtype=torch.uint8), patiently)
-    with pytest.raises(PeerLost, match=NONSENSE):
-        other.receive(Well, torch.zeros(300, dtype=torch.uint8), patiently)
+    one.send(Ok(), torch.zeros(size, dtype=torch.uint8), patiently)
+    with pytest.raises(PeerLost, match=PROTOCOL_ERROR):
+        other.receive(Ok, torch.zeros(300, dtype=torch.uint8), patiently)
 
 
 def test_bytes_that_nobody_asked_for_words_of_another_kind_and_endless_ones_are_nonsense(lines: Any) -> None:
     one, other, mine, _ = lines
-    one.send(Well(), torch.zeros(3, dtype=torch.uint8), patiently)
-    with pytest.raises(PeerLost, match=NONSENSE):
-        other.receive(Well, None, patiently)
+    one.send(Ok(), torch.zeros(3, dtype=torch.uint8), patiently)
+    with pytest.raises(PeerLost, match=PROTOCOL_ERROR):
+        other.receive(Ok, None, patiently)
     one, other, mine, _ = pair()
     one.send(Pull(), None, patiently)
-    with pytest.raises(PeerLost, match=NONSENSE):
-        other.receive(Well, None, patiently)
+    with pytest.raises(PeerLost, match=PROTOCOL_ERROR):
+        other.receive(Ok, None, patiently)
     mine.sendall(((1 << 36) + 1).to_bytes(8, "big") + bytes(8))
-    with pytest.raises(PeerLost, match=NONSENSE):
-        other.receive(Well, None, patiently)
+    with pytest.raises(PeerLost, match=PROTOCOL_ERROR):
+        other.receive(Ok, None, patiently)
     one.close()
     other.close()
 
@@ -99,7 +106,7 @@ def test_who_waits_asks_again_and_again_and_hears_that_the_other_is_gone(lines: 
             mine.close()
 
     with pytest.raises(PeerLost, match=GONE):
-        other.receive(Well, None, alive)
+        other.receive(Ok, None, alive)
     assert len(asked) >= 2
 
 
@@ -120,11 +127,11 @@ def test_every_rank_asks_every_other_and_knows_who_asks(tmp_path: Path) -> None:
         found.open(serve)
         for rank in range(group.size):
             if rank != group.rank:
-                found.say(rank, Take(group.rank))
-                assert found.hear(rank, Take) == Take(100 * rank + group.rank)
-        if group.rank != KEEPER:
-            found.say(CLOCKS, Take(50))
-            assert found.hear(CLOCKS, Take) == Take(50)
+                found.send_request(rank, Take(group.rank))
+                assert found.receive_answer(rank, Take) == Take(100 * rank + group.rank)
+        if group.rank != CLOCK_RANK:
+            found.send_request(CLOCKS, Take(50))
+            assert found.receive_answer(CLOCKS, Take) == Take(50)
         found.check()
         group.barrier()
         found.close()
@@ -141,14 +148,14 @@ def test_a_rank_that_does_not_answer_is_waited_for_as_long_as_silence_lasts(tmp_
         if group.rank == 0:
             begun_s = time.monotonic()
             with pytest.raises(PeerLost, match="did not answer in time"):
-                found.hear(1, Take, within_s=0.3)
+                found.receive_answer(1, Take, within_s=0.3)
             took_s = time.monotonic() - begun_s
             with pytest.raises(PeerLost, match="did not answer in time"):
-                found.hear(1, Take)
-            group._given_up = lambda: "another generation"
+                found.receive_answer(1, Take)
+            group._why_abandoned = lambda: "another generation"
             with pytest.raises(PeerLost, match="another generation"):
-                found.hear(1, Take)
-            group._given_up = lambda: None
+                found.receive_answer(1, Take)
+            group._why_abandoned = lambda: None
         group.wait_for_all("done", 30.0)
         found.close()
         return took_s
@@ -166,10 +173,10 @@ def test_who_does_not_know_the_token_is_sent_away_and_the_first_loss_is_told(tmp
             raise PeerLost(f"rank {rank} is gone")
 
         found.open(serve)
-        with socket.create_connection(found._doors.getsockname(), timeout=30.0) as stranger:
+        with socket.create_connection(found._listener.getsockname(), timeout=30.0) as stranger:
             stranger.sendall(bytes(18))
             assert stranger.recv(1) == b""
-        with socket.create_connection(found._doors.getsockname(), timeout=30.0) as known:
+        with socket.create_connection(found._listener.getsockname(), timeout=30.0) as known:
             for byte in found._token + bytes([2, 1]):
                 known.sendall(bytes([byte]))
                 time.sleep(0.001)
@@ -208,7 +215,7 @@ def test_the_keeper_answers_at_once_or_lets_who_waits_look_around() -> None:
     turn, took_s = timed(lambda: keeper.answer(0, Take(6)))
     assert turn == Turn(piece=0, finished=2, complete=6) and took_s < 0.19
     assert keeper.answer(1, Settle(5, 5)) == Settled([0.75], 2)
-    assert keeper.answer(0, Why()) == Well()
+    assert keeper.answer(0, AskFailure()) == Ok()
 
 
 def test_a_failure_is_everybodys_first_answer_and_the_first_one_counts() -> None:
@@ -217,11 +224,11 @@ def test_a_failure_is_everybodys_first_answer_and_the_first_one_counts() -> None
     first = Fail(float("inf"), 3, 1)
     assert keeper.answer(1, first) == first and keeper.answer(2, Fail(1.0, 9, 2)) == first
     lost.append("rank 2 is gone")
-    threading.Timer(0.05, lambda: keeper.answer(0, Why())).start()
-    _, took_s = timed(keeper.farewell)
+    threading.Timer(0.05, lambda: keeper.answer(0, AskFailure())).start()
+    _, took_s = timed(keeper.wait_until_all_know)
     assert took_s < 3.0
     other = ClockServer(Clocks(3, 0, 0), 3, lambda: lost[0])
-    assert other.answer(0, Take(0)) == Lost("rank 2 is gone") == other.answer(0, Why())
+    assert other.answer(0, Take(0)) == Lost("rank 2 is gone") == other.answer(0, AskFailure())
 
 
 # ---------------------------------------------------------------- a part of the model

@@ -23,7 +23,7 @@ from fairlead.grid import BlockId, Grid
 from fairlead.grid.standalone import standalone_grid
 from fairlead.training.data import open_samples
 from fairlead.training.dataset_ingest import load
-from fairlead.training.grid_dataset import hand_over
+from fairlead.training.grid_dataset import grant_datasets
 from fairlead.training.result import DataMade, write_result
 from fairlead.training.session import Session
 
@@ -40,7 +40,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 def worker(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    hand_over({})
+    grant_datasets({})
 
 
 def people(path: Path, rows: int, *, seed: int = 0, append: bool = False, job: str = "job") -> Path:
@@ -66,7 +66,7 @@ def loaded(**params: Any) -> DataMade:
     assert isinstance(made, DataMade)
     for each in made.sets:
         outline(each["manifest"])  # as the control plane reads it
-    hand_over({each["manifest"]["name"]: each for each in made.sets})
+    grant_datasets({each["manifest"]["name"]: each for each in made.sets})
     return made
 
 
@@ -142,7 +142,7 @@ def test_a_sync_of_a_training_part_and_its_test_part_shares_no_row(tmp_path: Pat
     parents = {each["manifest"]["name"]: each for each in made.sets}
     rows = 0
     for name, parent in parents.items():
-        hand_over(parents)
+        grant_datasets(parents)
         child = loaded(source=str(path), name=name, append=True, workers=1).sets[0]["manifest"]
         assert child["policy"] == parent["manifest"]["policy"]
         rows += child["rows"]
@@ -180,7 +180,7 @@ def test_a_data_set_larger_than_the_quota_is_not_trained_on_and_says_why(
         for name, value in running.admit("spills", quota=8 << 20, spill_bytes=64 << 20).items():
             monkeypatch.setenv(name, value)
         loaded(source=str(tmp_path / "x.npz"), name="large", recipe=[{"assemble": {}}], target="y", workers=1)
-        with pytest.raises(Refused, match=r"as a whole.*quota is 8,388,608"):
+        with pytest.raises(Refused, match=r"must fit into.*quota is 8,388,608"):
             open_samples("data", "large", CPU)
 
 

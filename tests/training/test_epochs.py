@@ -105,7 +105,7 @@ def test_more_is_better_where_it_is_said_to_be() -> None:
     assert [judgement.judge(step, {"accuracy": value}) for step, value in enumerate([0.5, 0.7, 0.7])] == [
         True, True, False,
     ]  # fmt: skip
-    assert not judgement.enough and not judgement.judge(3, {"accuracy": 0.6}) and judgement.enough
+    assert not judgement.should_stop and not judgement.judge(3, {"accuracy": 0.6}) and judgement.should_stop
     assert (judgement.best, judgement.best_step) == (0.7, 1)
 
 
@@ -113,7 +113,7 @@ def test_a_figure_that_is_no_number_is_never_the_best_and_counts_as_an_epoch_wit
     training = Training(model=torch.nn.Linear(1, 1), data=(torch.ones(2, 1),) * 2, loss=torch.nn.MSELoss(),
                         batch_size=1, epochs=9, eval_data=(torch.ones(2, 1),) * 2, early_stopping=2)  # fmt: skip
     judgement = EarlyStopping(training)
-    assert not judgement.judge(1, {"eval_loss": float("nan")}) and not judgement.enough
+    assert not judgement.judge(1, {"eval_loss": float("nan")}) and not judgement.should_stop
     assert judgement.judge(2, {"eval_loss": 3.0}) and judgement.best == 3.0
-    assert not judgement.judge(3, {"eval_loss": float("nan")}) and not judgement.enough
-    assert not judgement.judge(4, {"eval_loss": float("nan")}) and judgement.enough and judgement.best_step == 2
+    assert not judgement.judge(3, {"eval_loss": float("nan")}) and not judgement.should_stop
+    assert not judgement.judge(4, {"eval_loss": float("nan")}) and judgement.should_stop and judgement.best_step == 2

@@ -20,7 +20,7 @@ from fairlead.data.dataset_refs import dataset
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.grid.standalone import StandaloneGrid, standalone_grid
 from fairlead.training.data import open_samples
-from fairlead.training.grid_dataset import Pieces, hand_over, open_named, recipe_of
+from fairlead.training.grid_dataset import BlockSamples, grant_datasets, open_dataset, recipe_of
 from fairlead.training.samples import Resident
 from fairlead.training.session import Session
 
@@ -55,12 +55,12 @@ def bank(grid: StandaloneGrid, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     one = {**manifest, "name": "one", "rows": 25, "blocks": blocks[:1]}
     gone = {**manifest, "name": "gone", "blocks": [{"id": "f" * 32, "rows": ROWS}]}
     told = {each["name"]: {"manifest": each, "recipe": None} for each in (manifest, one, gone)}
-    hand_over(told)
+    grant_datasets(told)
     return columns
 
 
 def test_a_batch_is_what_it_would_be_in_one_piece(bank: dict[str, Any]) -> None:
-    samples = open_named("data", dataset("bank", features="features"), CPU)
+    samples = open_dataset("data", dataset("bank", features="features"), CPU)
     index = torch.tensor([39, 0, 24, 25, 7, 25])
     x, y = samples.take(index, 0)
     assert len(samples) == ROWS
@@ -70,7 +70,7 @@ def test_a_batch_is_what_it_would_be_in_one_piece(bank: dict[str, Any]) -> None:
 
 
 def test_one_block_is_taken_from_as_it_lies_in_the_arena(bank: dict[str, Any]) -> None:
-    samples = open_named("data", dataset("one", features="features"), CPU)
+    samples = open_dataset("data", dataset("one", features="features"), CPU)
     assert isinstance(samples, Resident)
     x, _ = samples.take(torch.tensor([3]), 0)
     assert x.numpy().tolist() == bank["features"][[3]].tolist()
@@ -79,7 +79,7 @@ def test_one_block_is_taken_from_as_it_lies_in_the_arena(bank: dict[str, Any]) -
 
 
 def test_single_numbers_come_side_by_side(bank: dict[str, Any]) -> None:
-    x, _ = open_named("data", dataset("bank", features=["age", "debt"]), CPU).take(torch.tensor([30]), 0)
+    x, _ = open_dataset("data", dataset("bank", features=["age", "debt"]), CPU).take(torch.tensor([30]), 0)
     assert x.shape == (1, 2)
     assert x[0, 1] == bank["debt"][30]
 
@@ -115,19 +115,19 @@ def test_data_by_name_lie_on_the_device_that_trains(bank: dict[str, Any], name: 
 )
 def test_what_is_not_there_is_named(bank: dict[str, Any], meant: Any, word: str) -> None:
     with pytest.raises(InvalidSpec, match=word):
-        open_named("data", meant, CPU)
+        open_dataset("data", meant, CPU)
 
 
 def test_data_of_which_the_grid_has_nothing_any_more_is_named_with_how_to_load_it(bank: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="gone is no longer in the grid") as raised:
-        open_named("data", dataset("gone", features="features"), CPU)
+        open_dataset("data", dataset("gone", features="features"), CPU)
     assert raised.value.fix == "load it anew: fairlead data load SOURCE --name gone"
 
 
 def test_without_a_grid_it_says_so(bank: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FAIRLEAD_GRID")
     with pytest.raises(InvalidSpec, match="no grid"):
-        open_named("data", "bank", CPU)
+        open_dataset("data", "bank", CPU)
 
 
 @pytest.mark.parametrize("name", ["", "Bank", "../bank", "bank@", "bank@xyz123", 7])
@@ -143,20 +143,20 @@ def test_names_are_alike_in_trainings_and_in_specs() -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
 def test_rows_are_found_however_the_blocks_are_cut(sizes: list[int], data: st.DataObject) -> None:
     rows = torch.arange(sum(sizes) * 2.0).reshape(-1, 2)
-    samples = Pieces([(block,) for block in torch.split(rows, sizes)], {}, CPU)
+    samples = BlockSamples([(block,) for block in torch.split(rows, sizes)], {}, CPU)
     index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=20))
     assert torch.equal(samples.take(torch.tensor(index), 0)[0], rows[index])
 
 
 def test_columns_of_several_numbers_stay_apart_from_single_ones(bank: dict[str, Any]) -> None:
-    samples = open_named("data", dataset("bank", features=["features", "age"]), CPU)
+    samples = open_dataset("data", dataset("bank", features=["features", "age"]), CPU)
     first, second, target = samples.take(torch.tensor([0, 30]), 0)
     assert first.shape == (2, 3) and second.shape == (2,) and target.dtype == torch.int64
     assert np.array_equal(second.numpy(), bank["age"][[0, 30]])
 
 
 def test_data_that_was_not_handed_over_has_no_recipe_to_leave_behind() -> None:
-    hand_over({})
+    grant_datasets({})
     assert recipe_of(None) is None and recipe_of({"name": "bank", "recipe": "x"}) is None
-    hand_over({"bank": {"manifest": {}}})
+    grant_datasets({"bank": {"manifest": {}}})
     assert recipe_of({"name": "bank", "recipe": "x"}) is None

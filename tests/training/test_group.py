@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairlead.training import group as group_module
-from fairlead.training.group import Group, PeerLost, in_words, is_loss
+from fairlead.training.group import Group, PeerLost, explain_error, is_peer_loss
 from tests.training.ranks import call, together
 
 
@@ -27,7 +27,7 @@ def test_what_ranks_say_is_heard_by_all_in_their_order(tmp_path: Path, size: int
             told = f"of {source}".encode() * 1000
             assert group.broadcast(told if group.rank == source else None, source) == told
             assert group.broadcast(b"" if group.rank == source else None, source) == b""
-        collected = group.collect(bytes([group.rank]) * (3 * group.rank + 1))
+        collected = group.gather_bytes(bytes([group.rank]) * (3 * group.rank + 1))
         expected = [bytes([rank]) * (3 * rank + 1) for rank in range(size)]
         assert collected == (expected if group.rank == 0 else [])
 
@@ -84,7 +84,7 @@ def test_ranks_that_resume_meet_in_a_corner_of_their_own(tmp_path: Path) -> None
 def test_who_comes_alone_waits_no_longer_than_silence_lasts(tmp_path: Path, way: str) -> None:
     join = call(tmp_path, 2, silence_s=0.4, where="tcp://127.0.0.1:1" if way == "tcp" else "")
     begun_s = time.monotonic()
-    with pytest.raises(PeerLost, match="not all of 2 ranks came in time"):
+    with pytest.raises(PeerLost, match="not all of 2 ranks joined in time"):
         Group(join, "w1", lambda: None)
     assert 0.4 <= time.monotonic() - begun_s < 5.0
 
@@ -102,7 +102,7 @@ def test_a_collective_that_hangs_ends_with_its_generation(tmp_path: Path, monkey
     over: list[str] = []
 
     def work(group: Group) -> str:
-        group._given_up = lambda: over[0] if over else None
+        group._why_abandoned = lambda: over[0] if over else None
         if group.rank == 1:
             time.sleep(0.3)
             over.append("generation 2 was called")
@@ -127,13 +127,13 @@ def test_all_wait_for_whoever_takes_longest_but_not_for_ever(tmp_path: Path) -> 
         group.wait_for_all("loaded", 20.0)
         took_s = time.monotonic() - begun_s
         if group.rank == 0:
-            with pytest.raises(PeerLost, match="not all of 2 ranks came in time"):
+            with pytest.raises(PeerLost, match="not all of 2 ranks joined in time"):
                 group.wait_for_all("something else", 0.1)
-            group._given_up = lambda: "another call"
+            group._why_abandoned = lambda: "another call"
             with pytest.raises(PeerLost, match="another call"):
-                group.check_called_off()
-            group._given_up = lambda: None
-            group.check_called_off()
+                group.check_abandoned()
+            group._why_abandoned = lambda: None
+            group.check_abandoned()
         return took_s
 
     assert min(together(tmp_path, 2, work)) >= 0.25
@@ -162,10 +162,10 @@ def test_a_group_that_was_left_says_so(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_lost_peer_is_told_from_a_mistake_by_what_torch_says(text: str, loss: bool) -> None:
-    assert is_loss(RuntimeError(text)) is loss
-    assert is_loss(torch.distributed.DistBackendError(text))
+    assert is_peer_loss(RuntimeError(text)) is loss
+    assert is_peer_loss(torch.distributed.DistBackendError(text))
 
 
 def test_what_torch_says_is_cut_to_a_line() -> None:
-    assert in_words(RuntimeError("x" * 999)) == "x" * 200
-    assert in_words(RuntimeError("operation timedout")) == "another rank did not answer in time"
+    assert explain_error(RuntimeError("x" * 999)) == "x" * 200
+    assert explain_error(RuntimeError("operation timedout")) == "another rank did not answer in time"

@@ -9,14 +9,14 @@ from fairlead.training.history import History
 
 def test_the_first_step_and_the_last_evaluation_belong_to_the_time() -> None:
     history = History(2)
-    history.at_work(100.0)
+    history.mark_activity(100.0)
     history.add(103.0, 1.0)  # the first step takes three seconds
     history.add(104.0, 0.5)
-    history.at_work(106.0)
+    history.mark_activity(106.0)
     assert history.seconds == pytest.approx(6.0)
     again = History(2)
     again.load(history.state())
-    again.at_work(110.0)  # of another generation
+    again.mark_activity(110.0)  # of another generation
     assert again.seconds == pytest.approx(10.0)
 
 
@@ -39,5 +39,5 @@ def test_a_new_rank_0_tells_again_what_a_node_that_hung_may_have_kept_to_itself(
     history = History(10)
     for step in range(steps):
         history.add(1000.0 + step * step_s, 1.0)
-    assert len(list(history.rows(history.recent()))) == pytest.approx(repeated, abs=1)
-    assert History(10).recent() == 0
+    assert len(list(history.rows(history.repeat_from()))) == pytest.approx(repeated, abs=1)
+    assert History(10).repeat_from() == 0

@@ -15,7 +15,7 @@ from torch import nn
 from fairlead.errors import InvalidSpec
 from fairlead.training.group import Group
 from fairlead.training.parallel.batch_norm import SyncedBatchNorms
-from fairlead.training.parallel.tensor_collectives import close, close_traced, seams_of
+from fairlead.training.parallel.tensor_collectives import collectives_of, enable_collectives, insert_collectives
 from fairlead.training.parallel.tensor_layers import ParameterSlice, cut_layer, slices_of
 from tests.training.ranks import together
 
@@ -59,7 +59,7 @@ def test_a_layer_that_is_cut_does_what_the_whole_one_does(way: str, tmp_path: Pa
     def work(group: Group) -> None:
         own = copy.deepcopy(layer).double()
         cut_layer("layer", own, how, group)
-        close(own)
+        enable_collectives(own)
 
         def part(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
             return tensor if dim is None else tensor.chunk(RANKS, dim)[group.rank]
@@ -116,7 +116,7 @@ def test_heads_that_ranks_share_are_the_heads_of_the_whole(masks: str, form: str
     def work(group: Group) -> None:
         own = copy.deepcopy(layer)
         cut_layer("attention", own, "heads", group)
-        close(own)
+        enable_collectives(own)
         found, told = own(*inputs, **MASKS[masks])
         assert near(found, expected)
         assert (told is None) == (weights is None) and (weights is None or near(told, weights))
@@ -136,7 +136,7 @@ def test_attention_drops_out_in_training_only(tmp_path: Path) -> None:
     def work(group: Group) -> list[float]:
         own = copy.deepcopy(layer)
         cut_layer("attention", own, "heads", group)
-        close(own)
+        enable_collectives(own)
         sums = []
         for training in (True, False):
             own.train(training)
@@ -154,12 +154,12 @@ def test_attention_drops_out_in_training_only(tmp_path: Path) -> None:
         (nn.LayerNorm(4), "column", "cannot be cut so"), (nn.Linear(4, 4), "vocabulary", "cannot be cut so"),
         (nn.Conv1d(4, 4, 3, groups=2), "column", "groups or transposed"),
         (nn.ConvTranspose1d(4, 4, 3), "row", "groups or transposed"),
-        (nn.Embedding(8, 4, max_norm=1.0), "vocabulary", "looks at all"),
-        (nn.Embedding(8, 4, scale_grad_by_freq=True), "vocabulary", "looks at all"),
+        (nn.Embedding(8, 4, max_norm=1.0), "vocabulary", "needs all"),
+        (nn.Embedding(8, 4, scale_grad_by_freq=True), "vocabulary", "needs all"),
         (nn.MultiheadAttention(8, 4, kdim=6), "heads", "width of their own"),
         (nn.MultiheadAttention(8, 4, add_bias_kv=True), "heads", "rows added"),
         (nn.MultiheadAttention(8, 4, add_zero_attn=True), "heads", "rows added"),
-        (nn.Linear(4, 5), "column", "5 rows or columns, which 2 ranks cannot share"),
+        (nn.Linear(4, 5), "column", "5 rows or columns, not divisible by 2 ranks"),
         (nn.MultiheadAttention(9, 3), "heads", "9 rows or columns"),
     ],
 )  # fmt: skip
@@ -197,17 +197,17 @@ def test_seams_are_silent_until_they_are_closed_and_are_put_into_stages_by_name(
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         for name, how in (("0", "column-gathered"), ("1", "row")):
             cut_layer(name, model.get_submodule(name), how, group)  # type: ignore[arg-type]
-        found = seams_of(model)
-        assert set(found) == {"0.enter", "0.gather", "1.sum"} and not any(seam.closed for seam in found.values())
+        found = collectives_of(model)
+        assert set(found) == {"0.enter", "0.gather", "1.sum"} and not any(seam.enabled for seam in found.values())
         x = torch.ones(1, 2)
         assert found["0.gather"](x).shape == (1, 2 * RANKS) and torch.equal(found["1.sum"](x), x)
         stage = nn.Module()
         stage.add_module("1", nn.Module())
         stage.get_submodule("1").add_module("sum@1", nn.Identity())
         stage.add_module("other", nn.Identity())
-        close_traced(stage, found)
-        assert stage.get_submodule("1.sum@1") is found["1.sum"] and found["1.sum"].closed
-        assert not found["0.enter"].closed
+        insert_collectives(stage, found)
+        assert stage.get_submodule("1.sum@1") is found["1.sum"] and found["1.sum"].enabled
+        assert not found["0.enter"].enabled
         assert torch.equal(found["1.sum"](x), RANKS * x) and torch.equal(x, torch.ones(1, 2))
 
     together(tmp_path, RANKS, work)

@@ -9,7 +9,7 @@ import torch
 
 from fairlead import wire
 from fairlead.errors import InvalidSpec
-from fairlead.training.lightning import configured
+from fairlead.training.lightning import configure_optimizers
 from tests.training.conftest import MakeGang
 from tests.training.programs import SMALL
 from tests.training.test_exactness import assert_same_result, train
@@ -60,9 +60,13 @@ def test_what_it_may_return_is_read() -> None:
             return self.made
 
     for made in (optimizer, [optimizer], {"optimizer": optimizer}):
-        assert configured(Lit(made)).optimizer is optimizer and configured(Lit(made)).scheduler is None
-    found = configured(Lit({"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}))
+        assert (
+            configure_optimizers(Lit(made)).optimizer is optimizer and configure_optimizers(Lit(made)).scheduler is None
+        )
+    found = configure_optimizers(
+        Lit({"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}})
+    )
     assert found.scheduler is schedule and found.every == "step"
     for wrong in ([optimizer, optimizer], None, ([optimizer], [schedule, schedule])):
         with pytest.raises(InvalidSpec):
-            configured(Lit(wrong))
+            configure_optimizers(Lit(wrong))

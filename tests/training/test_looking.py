@@ -17,16 +17,16 @@ from fairlead.planning.plan import Plan
 from fairlead.training.early_stopping import EarlyStopping
 from fairlead.training.evaluation import _together
 from fairlead.training.model_probe import (
-    check_gradient,
     check_loss,
-    examine,
-    gains_by_channels_last,
+    find_kept_state,
     has_batch_norm,
-    kept_state,
-    trained,
-    undisturbed,
+    prefers_channels_last,
+    preserving_buffers,
+    probe_model,
+    require_gradient,
+    trainable_parameters,
 )
-from fairlead.training.parallel.pipeline import places, schedule_of
+from fairlead.training.parallel.pipeline import schedule_of, stages_of
 from fairlead.training.randomness import Layout, sample_mask
 from fairlead.training.seeds import digest, epoch_order, mix, seed_everything
 
@@ -125,7 +125,7 @@ def test_what_a_pass_changes_is_told_and_undone() -> None:
                                                                   "1.num_batches_tracked"), []),
     ):  # fmt: skip
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        found = examine(model, loss, BATCH)
+        found = probe_model(model, loss, BATCH)
         assert (found.state, set(found.changing)) == (state, set(changing))
         assert len(found.warnings) == len(words)
         assert all(word in told for word, told in zip(words, found.warnings, strict=True))
@@ -133,9 +133,9 @@ def test_what_a_pass_changes_is_told_and_undone() -> None:
 
 
 def test_a_hidden_state_is_found_and_a_cache_is_none() -> None:
-    assert kept_state(Counting(counts=True), BATCH[:1]) == "passes"
-    assert kept_state(Counting(fills=True), BATCH[:1]) == ""
-    assert kept_state(plain(), BATCH[:1]) == ""
+    assert find_kept_state(Counting(counts=True), BATCH[:1]) == "passes"
+    assert find_kept_state(Counting(fills=True), BATCH[:1]) == ""
+    assert find_kept_state(plain(), BATCH[:1]) == ""
 
 
 def test_a_model_that_draws_is_told_apart_from_one_with_dropout() -> None:
@@ -147,16 +147,16 @@ def test_a_model_that_draws_is_told_apart_from_one_with_dropout() -> None:
         def forward(self, x: torch.Tensor) -> Any:
             return self.layer(x + torch.randn_like(x))
 
-    drawing = examine(Draws(), nn.CrossEntropyLoss(), BATCH)
+    drawing = probe_model(Draws(), nn.CrossEntropyLoss(), BATCH)
     assert not drawing.random.exact and "draws random numbers itself" in drawing.warnings[0]
-    dropping = examine(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), nn.CrossEntropyLoss(), BATCH)
+    dropping = probe_model(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), nn.CrossEntropyLoss(), BATCH)
     assert dropping.random.exact and not dropping.warnings and len(dropping.random.layouts) == 1
 
 
 def test_mode_and_buffers_are_as_before_whatever_happens_inside() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
     model[1].eval()
-    with pytest.raises(RuntimeError, match="inside"), undisturbed(model):
+    with pytest.raises(RuntimeError, match="inside"), preserving_buffers(model):
         model.train()
         model(torch.ones(4, 2) * 7)
         raise RuntimeError("inside")
@@ -167,25 +167,25 @@ def test_mode_and_buffers_are_as_before_whatever_happens_inside() -> None:
 def test_models_that_cannot_be_trained_are_refused_by_what_is_wrong() -> None:
     frozen = plain().requires_grad_(False)
     with pytest.raises(InvalidSpec, match="has no parameters to train"):
-        trained(frozen)
+        trainable_parameters(frozen)
     frozen[0].bias.requires_grad_(True)
-    assert trained(frozen) == [frozen[0].bias]
+    assert trainable_parameters(frozen) == [frozen[0].bias]
     with pytest.raises(InvalidSpec, match="layer 0 makes sparse gradients"):
-        examine(nn.Sequential(nn.Embedding(4, 2, sparse=True)), nn.CrossEntropyLoss(), BATCH)
+        probe_model(nn.Sequential(nn.Embedding(4, 2, sparse=True)), nn.CrossEntropyLoss(), BATCH)
     odd = plain()
     odd.register_parameter("odd", nn.Parameter(torch.zeros(1, dtype=torch.complex64)))
     with pytest.raises(InvalidSpec, match="parameter odd is complex"):
-        examine(odd, nn.CrossEntropyLoss(), BATCH)
+        probe_model(odd, nn.CrossEntropyLoss(), BATCH)
     with pytest.raises(InvalidSpec, match="has no gradient"):
-        check_gradient(torch.ones(()))
-    assert check_gradient(odd[0].weight.sum()).requires_grad
+        require_gradient(torch.ones(()))
+    assert require_gradient(odd[0].weight.sum()).requires_grad
 
 
 def test_kinds_of_layers_are_found_inside_of_others() -> None:
     deep = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1)), nn.BatchNorm2d(1))
-    assert has_batch_norm(deep) and gains_by_channels_last(deep)
-    assert not has_batch_norm(deep[0]) and not gains_by_channels_last(plain())
-    assert not gains_by_channels_last(deep.to("meta"))
+    assert has_batch_norm(deep) and prefers_channels_last(deep)
+    assert not has_batch_norm(deep[0]) and not prefers_channels_last(plain())
+    assert not prefers_channels_last(deep.to("meta"))
 
 
 # ---------------------------------------------------------------- figures of an evaluation
@@ -223,13 +223,13 @@ def test_the_best_epoch_is_the_first_of_equals_and_patience_counts_from_it(
     judgement, endless = EarlyStopping(Monitored(mode, 2)), EarlyStopping(Monitored(mode, None))  # type: ignore[arg-type]
     for step, (figure, good, over) in enumerate(zip(figures, best, enough, strict=True), start=10):
         assert judgement.judge(step, {"figure": figure, "other": -1.0}) is bool(good)
-        assert judgement.enough is bool(over) and judgement.judged_step == step
-        assert endless.judge(step, {"figure": figure}) is bool(good) and not endless.enough
+        assert judgement.should_stop is bool(over) and judgement.judged_step == step
+        assert endless.judge(step, {"figure": figure}) is bool(good) and not endless.should_stop
         if good:
             assert (judgement.best, judgement.best_step) == (figure, step)
         again = EarlyStopping(Monitored(mode, 2))  # type: ignore[arg-type]
         again.load(judgement.state())
-        assert again.enough == judgement.enough and again.best_step == judgement.best_step
+        assert again.should_stop == judgement.should_stop and again.best_step == judgement.best_step
         judgement = again
 
 
@@ -292,9 +292,9 @@ def test_a_schedule_is_torchs_own_and_says_which_stages_a_worker_holds(
     cuts = tuple(map(str, range(1, 3 * chunks)))
     plan = Plan(pipeline=3, microbatches=6, schedule=schedule, chunks=chunks, cuts=cuts)  # type: ignore[arg-type]
     if name is None:
-        with pytest.raises(InvalidSpec, match=f"{schedule} does not go with {chunks} stages per worker"):
+        with pytest.raises(InvalidSpec, match=f"{schedule} does not support {chunks} stages per worker"):
             schedule_of(plan)
         return
     assert schedule_of(plan).__name__ == name
-    assert tuple(places(plan, 1)) == held
-    assert sorted(stage for worker in range(3) for stage in places(plan, worker)) == list(range(3 * chunks))
+    assert tuple(stages_of(plan, 1)) == held
+    assert sorted(stage for worker in range(3) for stage in stages_of(plan, worker)) == list(range(3 * chunks))

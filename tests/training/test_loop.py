@@ -17,9 +17,9 @@ from fairlead.planning.plan import Plan
 from fairlead.training import reporting
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.history import History
-from fairlead.training.loop import Loop, LoopEnd, Outcome
+from fairlead.training.loop import LoopEnd, Outcome, TrainingLoop
 from fairlead.training.reporting import INTERVAL_S, Reporter
-from fairlead.training.run_schedule import Course
+from fairlead.training.run_schedule import RunSchedule
 from fairlead.training.seeds import epoch_order
 from fairlead.training.session import Session
 from tests.training.ranks import together
@@ -61,10 +61,10 @@ class Kept:
         assert state["step"] == step
         self.written.append((step, wait))
 
-    def write_parts(self, *_: Any) -> None:
+    def write_sharded(self, *_: Any) -> None:
         raise AssertionError("nothing is in parts")
 
-    def parts(self, step: int) -> Path:
+    def sharded_folder(self, step: int) -> Path:
         return Path("nowhere")
 
 
@@ -76,9 +76,9 @@ def session(**more: Any) -> Session:
     return Session(fairlead.Training(**(common | more)), 0)
 
 
-def alone(place: Path, own: Session, line: Line, kept: Kept, **more: Any) -> tuple[Outcome, Loop]:
-    def work(group: Group) -> tuple[Outcome, Loop]:
-        loop = Loop(own, group, line, kept, **more)
+def alone(place: Path, own: Session, line: Line, kept: Kept, **more: Any) -> tuple[Outcome, TrainingLoop]:
+    def work(group: Group) -> tuple[Outcome, TrainingLoop]:
+        loop = TrainingLoop(own, group, line, kept, **more)
         return loop.run(), loop
 
     return together(place, 1, work)[0]
@@ -131,7 +131,7 @@ def test_who_is_told_to_leave_leaves_after_the_step_that_everybody_knows(tmp_pat
         if group.rank == 1:
             line.pending = lambda: next(called) == 3  # type: ignore[method-assign]
             line.take = lambda timeout_s=None: leave  # type: ignore[method-assign]
-        return Loop(sessions[group.rank], group, line, Kept()).run()
+        return TrainingLoop(sessions[group.rank], group, line, Kept()).run()
 
     found = together(tmp_path, 2, work)
     assert [each.end for each in found] == [LoopEnd.LEFT] * 2
@@ -144,7 +144,7 @@ def test_snapshots_are_of_rank_0_and_when_they_are_due(tmp_path: Path) -> None:
     sessions = [session(), session()]
 
     def work(group: Group) -> Outcome:
-        return Loop(sessions[group.rank], group, Line(), kept[group.rank]).run()
+        return TrainingLoop(sessions[group.rank], group, Line(), kept[group.rank]).run()
 
     together(tmp_path, 2, work)
     assert kept[0].written == [(2, False), (5, False)] and kept[1].written == []
@@ -159,7 +159,7 @@ def test_before_the_state_is_kept_apart_there_is_a_snapshot(
 
     def work(group: Group) -> Outcome:
         plan = Plan(data=2, sync="parameter-server")
-        return Loop(sessions[group.rank], group, Line(), kept[group.rank], plan).run()
+        return TrainingLoop(sessions[group.rank], group, Line(), kept[group.rank], plan).run()
 
     together(tmp_path, 2, work)
     assert kept[0].written == written and kept[1].written == []
@@ -173,28 +173,28 @@ def test_without_a_plan_that_keeps_apart_nothing_is_written_before(tmp_path: Pat
 
 def test_a_rerun_follows_the_shares_of_the_first_time_and_writes_down_its_own(tmp_path: Path) -> None:
     sessions = [session(), session()]
-    course = Course(
+    course = RunSchedule(
         [(0, 2, "replicas", (0.75, 0.25)), (4, 2, "replicas", (0.25, 0.75)), (6, 3, "replicas", (1.0,) * 3)]
     )
     for each in sessions:
-        each.replay = course
+        each.replayed_schedule = course
 
     def work(group: Group) -> Any:
-        loop = Loop(sessions[group.rank], group, Line(), Kept())
+        loop = TrainingLoop(sessions[group.rank], group, Line(), Kept())
         loop.run()
         return loop.shares
 
     shares = together(tmp_path, 2, work)
     assert shares == [(0.25, 0.75)] * 2
     for each in sessions:
-        assert each.course.stretches == [(0, 2, "replicas", (0.75, 0.25)), (4, 2, "replicas", (0.25, 0.75))]
+        assert each.run_schedule.entries == [(0, 2, "replicas", (0.75, 0.25)), (4, 2, "replicas", (0.25, 0.75))]
 
 
 def test_a_resumed_generation_keeps_the_shares_that_it_had(tmp_path: Path) -> None:
     sessions = [session(), session()]
 
     def work(group: Group) -> Any:
-        return Loop(sessions[group.rank], group, Line(), Kept(), None, (0.9, 0.1)).shares
+        return TrainingLoop(sessions[group.rank], group, Line(), Kept(), None, (0.9, 0.1)).shares
 
     assert together(tmp_path, 2, work) == [(0.9, 0.1)] * 2
 
@@ -204,8 +204,8 @@ def test_an_error_is_told_with_its_step_and_a_lost_peer_leaves_the_model_plain(t
     own = session()
     error: Exception = PeerLost("gone") if lost else ValueError("odd")
 
-    def work(group: Group) -> Loop:
-        loop = Loop(own, group, Line(), Kept())
+    def work(group: Group) -> TrainingLoop:
+        loop = TrainingLoop(own, group, Line(), Kept())
         plain, abandoned = loop._engine.step, list[int]()
         loop._engine.abandon = lambda: abandoned.append(1)  # type: ignore[method-assign]
 
@@ -227,8 +227,8 @@ def test_an_error_is_told_with_its_step_and_a_lost_peer_leaves_the_model_plain(t
 def test_the_best_model_is_kept_while_it_is_the_best(tmp_path: Path) -> None:
     own = session(eval_data=(X, Y), keep_best=True, epochs=2)
     alone(tmp_path, own, Line(), Kept())
-    assert set(own.judgement.model) == {"weight", "bias"} and own.judgement.best_step in (3, 6)
-    assert own.history.marked(3) and own.history.marked(6)
+    assert set(own.early_stopping.model) == {"weight", "bias"} and own.early_stopping.best_step in (3, 6)
+    assert own.history.has_metrics(3) and own.history.has_metrics(6)
 
 
 # ---------------------------------------------------------------- what is told
@@ -244,7 +244,7 @@ class Told:
 
 def reporter(monkeypatch: pytest.MonkeyPatch, now: list[float], rank: int = 0, balance: Any = None) -> Any:
     monkeypatch.setattr(reporting.time, "monotonic", lambda: now[0])
-    course: Any = SimpleNamespace(history=History(3), step=0, total_steps=9, steps_per_epoch=3, epoch_is_open=False)
+    course: Any = SimpleNamespace(history=History(3), step=0, total_steps=9, steps_per_epoch=3, evaluation_due=False)
     told = Told()
     group: Any = SimpleNamespace(careful_from=None, rank=rank, size=2, generation=4)
     return Reporter(told, course, group, balance), course, told.sent
@@ -257,7 +257,7 @@ def test_speed_is_that_since_the_last_word_and_each_step_is_told_once(monkeypatc
         course.step = step
         course.history.add(now[0], 1.0 / step)
         now[0] += INTERVAL_S * 0.51
-        made.stepped(8)
+        made.record_step(8)
     made.flush()
     made.flush()
     assert [row["step"] for message in sent for row in message.steps] == list(range(1, 10))
@@ -267,11 +267,11 @@ def test_speed_is_that_since_the_last_word_and_each_step_is_told_once(monkeypatc
     assert all(message.step_s == pytest.approx(INTERVAL_S * 0.51) for message in sent)
     assert all(message.samples_per_s == pytest.approx(8 / (INTERVAL_S * 0.51)) for message in sent)
     now[0] += INTERVAL_S
-    made.alive()
+    made.report_if_due()
     assert sent[-1].steps == [] and sent[-1].step_s == pytest.approx(INTERVAL_S * 0.51), "a sign of life tells the last"
     now[0] += INTERVAL_S * 0.99
     before = len(sent)
-    made.alive()
+    made.report_if_due()
     assert len(sent) == before
 
 
@@ -285,16 +285,16 @@ def test_only_rank_0_tells_steps_and_the_last_of_an_epoch_comes_with_its_figures
         each.step = 3
         for step in range(3):
             each.history.add(100.0 + step, 1.0)
-        each.epoch_is_open = True
+        each.evaluation_due = True
     now[0] += 0.1
     for each in (made, other):
-        each.stepped(8)
+        each.record_step(8)
         each.flush()
     assert [row["step"] for message in sent for row in message.steps] == [1, 2]
-    course.history.mark(3, {"eval_loss": 0.5})
-    course.epoch_is_open = False
+    course.history.record_metrics(3, {"eval_loss": 0.5})
+    course.evaluation_due = False
     now[0] += INTERVAL_S
-    made.alive()
+    made.report_if_due()
     assert sent[-1].steps[-1]["step"] == 3 and sent[-1].steps[-1]["eval_loss"] == 0.5
     assert len(its) == 1 and its[0].steps == [] and its[0].step == 3
 
@@ -304,11 +304,11 @@ def test_how_the_work_lies_is_told_as_soon_as_it_was_measured(monkeypatch: pytes
     now = [100.0]
     made, course, sent = reporter(monkeypatch, now, rank=1, balance=balance)
     course.step, now[0] = 1, 100.1
-    made.stepped(8)
+    made.record_step(8)
     assert (sent[-1].compute_s, sent[-1].share) == (wire.Progress(4, 1, 9).compute_s, wire.Progress(4, 1, 9).share)
     balance.last = SimpleNamespace(compute_s=(1.0, 2.0), spread=0.5, stragglers=(1,))
     made._last_s = 0.0
-    made.alive()
+    made.report_if_due()
     last = sent[-1]
     assert (last.compute_s, last.spread, last.share, last.straggler, last.slow_s) == (2.0, 0.5, 0.25, True, 7.0)
 
@@ -318,11 +318,11 @@ def test_a_new_rank_0_tells_again_what_the_former_one_may_have_kept(monkeypatch:
     history = History(3)
     for step in range(9):
         history.add(10.0 * step, 1.0)
-    course: Any = SimpleNamespace(history=history, step=9, total_steps=9, steps_per_epoch=3, epoch_is_open=False)
+    course: Any = SimpleNamespace(history=history, step=9, total_steps=9, steps_per_epoch=3, evaluation_due=False)
     told = Told()
     Reporter(told, course, SimpleNamespace(careful_from=None, rank=0, size=2, generation=4)).flush()  # type: ignore[arg-type]
-    assert [row["step"] for message in told.sent for row in message.steps] == list(range(history.recent() + 1, 10))
-    assert 0 < history.recent() < 8
+    assert [row["step"] for message in told.sent for row in message.steps] == list(range(history.repeat_from() + 1, 10))
+    assert 0 < history.repeat_from() < 8
 
 
 @pytest.mark.parametrize(
@@ -330,14 +330,14 @@ def test_a_new_rank_0_tells_again_what_the_former_one_may_have_kept(monkeypatch:
 )
 def test_of_a_model_in_parts_only_who_writes_the_result_reads_the_weights(rank: int, end: LoopEnd, reads: int) -> None:
     done: list[Any] = []
-    loop = object.__new__(Loop)
-    loop._in_parts, loop._write_parts = True, lambda: {"parts": "there"}  # type: ignore[method-assign]
+    loop = object.__new__(TrainingLoop)
+    loop._in_parts, loop._write_sharded = True, lambda: {"parts": "there"}  # type: ignore[method-assign]
     loop._group = SimpleNamespace(rank=rank)  # type: ignore[assignment]
     loop._engine = SimpleNamespace(abandon=lambda: done.append("abandon"), end=lambda: done.append("end"))  # type: ignore[assignment]
-    loop._session = SimpleNamespace(adopt=done.append, fetch=lambda **how: done.append(how))  # type: ignore[assignment]
-    loop._hand_back(Outcome(end))
+    loop._session = SimpleNamespace(load_state=done.append, load_shards=lambda **how: done.append(how))  # type: ignore[assignment]
+    loop._return_model(Outcome(end))
     assert done == ["abandon", {"parts": "there"}, *[{"weights_only": True}] * reads]
     done.clear()
     loop._in_parts = False
-    loop._hand_back(Outcome(end))
+    loop._return_model(Outcome(end))
     assert done == ["end"]

@@ -12,7 +12,7 @@ from fairlead import wire
 from fairlead.local_wire import PlacedJoin
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.parallel import model_building as room
-from fairlead.training.parallel.model_building import building
+from fairlead.training.parallel.model_building import keep_alive_while_building
 
 SIGN = wire.Progress(generation=1, step=0, total_steps=10)
 SILENCE_S = 60.0
@@ -56,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(group: Group, line: Said, until: threading.Event) -> None:
-    with building(group, line, SIGN):
+    with keep_alive_while_building(group, line, SIGN):
         assert until.wait(SILENCE_S)
 
 

@@ -15,7 +15,7 @@ import fairlead
 from fairlead.training.loading import load_function
 from fairlead.training.parallel.model_swap import ModelSwap
 from fairlead.training.parallel.pipeline import Pipeline
-from fairlead.training.parallel.sharded_parameters import shards
+from fairlead.training.parallel.sharded_parameters import make_shards
 from fairlead.training.samples import Resident
 from fairlead.training.session import Session
 
@@ -33,7 +33,7 @@ def test_a_borrowed_model_is_trained_with_the_learning_rate_and_momentum_that_it
     session.optimizer.param_groups[0] |= {"lr": 0.1, "momentum": 0.5}  # as a schedule does
     before = session.optimizer.state_dict()
     loan, model = ModelSwap(session), session.model
-    loan.use(model, shards(model.named_parameters()))
+    loan.install(model, make_shards(model.named_parameters()))
     group = session.optimizer.param_groups[0]
     assert (group["lr"], group["momentum"]) == (0.1, 0.5)
     moments = [session.optimizer.state[p]["momentum_buffer"] for p in group["params"]]

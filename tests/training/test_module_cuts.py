@@ -17,13 +17,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 import fairlead
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import HEADS, Plan
-from fairlead.training.batch_ranges import part, pieces
+from fairlead.training.batch_ranges import pass_ranges, rank_range
 from fairlead.training.parallel.mesh import MeshAxis
 from fairlead.training.parallel.module_cuts import _count_heads, _style, blocks, split
-from fairlead.training.parallel.pipeline_stages import straight, trace
-from fairlead.training.parallel.sharded_parameters import Shard, fill_optimizer, optimizer_parts, shards, whole_tensors
+from fairlead.training.parallel.pipeline_stages import contiguous_outputs, trace_stages
+from fairlead.training.parallel.sharded_parameters import (
+    Shard,
+    fill_optimizer,
+    make_shards,
+    optimizer_parts,
+    whole_tensors,
+)
 from fairlead.training.parallel.tensor_layers import ParameterSlice
-from fairlead.training.snapshots.sharded_files import Part, TensorBox, part_of
+from fairlead.training.snapshots.sharded_files import CheckpointPart, TensorBox, checkpoint_part
 from fairlead.training.step_watch import StragglerWatch, own_s
 from tests.training.ranks import together
 
@@ -86,7 +92,7 @@ def test_heads_are_counted_as_those_of_one_rank() -> None:
 
 def mesh(*splits: tuple[str, str]) -> Any:
     side = SimpleNamespace(rank=1, size=2, device=torch.device("cpu"))
-    return SimpleNamespace(side=lambda name: side, plan=SimpleNamespace(splits=splits), grid={"tensor": None})
+    return SimpleNamespace(axis=lambda name: side, plan=SimpleNamespace(splits=splits), grid={"tensor": None})
 
 
 def test_a_traced_model_is_cut_by_layers_of_ours_that_stay_silent() -> None:
@@ -95,7 +101,7 @@ def test_a_traced_model_is_cut_by_layers_of_ours_that_stay_silent() -> None:
     split(model, mesh(("0", "column"), ("1", "row"), ("2", "heads")), traced=True)
     assert torch.equal(model[0].weight, before[3:]) and model[1].weight.shape == (4, 3)
     assert model[2].in_proj_weight.shape == (6, 4)
-    assert not any(module.closed for module in model.modules() if hasattr(module, "closed"))
+    assert not any(module.enabled for module in model.modules() if hasattr(module, "enabled"))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ def test_what_cannot_be_cut_is_refused_by_its_name(name: str, how: str, words: s
 def test_a_rank_without_parts_holds_wholes() -> None:
     model = nn.Linear(2, 3)
     model.bias.requires_grad_(False)
-    found = shards(model.named_parameters())
+    found = make_shards(model.named_parameters())
     assert [(each.name, each.whole is each.local) for each in found] == [("weight", True), ("bias", True)]
     model(torch.ones(1, 2)).sum().backward()
     for each in found:
@@ -124,8 +130,10 @@ def test_a_rank_without_parts_holds_wholes() -> None:
     found[0].clear_gradient()
     assert model.weight.grad is None
     tensor = torch.ones(3, 2)
-    assert found[0].gathered(tensor) is tensor and found[0].cut(tensor) is tensor
-    assert part_of(found[0], tensor).equal(tensor) and not isinstance(part_of(found[0], tensor), Part)
+    assert found[0].gather_whole(tensor) is tensor and found[0].own_part(tensor) is tensor
+    assert checkpoint_part(found[0], tensor).equal(tensor) and not isinstance(
+        checkpoint_part(found[0], tensor), CheckpointPart
+    )
 
 
 def test_state_of_the_optimizer_becomes_whole_and_parts_again(tmp_path: Path) -> None:
@@ -135,8 +143,8 @@ def test_state_of_the_optimizer_becomes_whole_and_parts_again(tmp_path: Path) ->
     def work(group: Any) -> None:
         own = nn.Parameter(piece.part(whole, group.rank).clone())
         shard = Shard("w", own, own, piece, group)
-        assert torch.equal(shard.gathered(own.detach()), whole) and torch.equal(shard.cut(whole), own)
-        assert shard.gathered(torch.tensor(7.0)).item() == 7.0 and shard.cut(torch.tensor(7.0)).item() == 7.0
+        assert torch.equal(shard.gather_whole(own.detach()), whole) and torch.equal(shard.own_part(whole), own)
+        assert shard.gather_whole(torch.tensor(7.0)).item() == 7.0 and shard.own_part(torch.tensor(7.0)).item() == 7.0
         optimizer = torch.optim.Adam([own], lr=0.1)
         own.grad = torch.ones_like(own) * (group.rank + 1)
         optimizer.step()
@@ -155,7 +163,7 @@ def test_state_of_the_optimizer_becomes_whole_and_parts_again(tmp_path: Path) ->
         assert torch.equal(found["w"], piece.join([piece.part(found["w"], at) for at in (0, 1)]))
         assert found["w"].shape == whole.shape and torch.equal(found["b"], torch.ones(2))
         copies = SimpleNamespace(plan=Plan(data=3, tensor=2, sync="allreduce", splits=(("w", "column"),)))
-        assert shard.copies(copies) == 3 and Shard("b", model.b, model.b).copies(copies) == 6
+        assert shard.copy_count(copies) == 3 and Shard("b", model.b, model.b).copy_count(copies) == 6
 
     together(tmp_path, 2, work)
 
@@ -167,8 +175,8 @@ def test_a_part_says_in_which_boxes_of_the_whole_it_lies() -> None:
     for rank in (0, 1):
         own = nn.Parameter(piece.part(whole, rank).clone())
         side: Any = SimpleNamespace(rank=rank, size=2)
-        found = part_of(Shard("w", own, own, piece, side), own)
-        assert isinstance(found, Part) and found.size() == whole.shape and found.size(1) == 2
+        found = checkpoint_part(Shard("w", own, own, piece, side), own)
+        assert isinstance(found, CheckpointPart) and found.size() == whole.shape and found.size(1) == 2
         assert [box.offset for box in found.boxes] == [(2 * rank, 0), (4 + 2 * rank, 0), (8 + 2 * rank, 0)]
         assert all(box.size == (2, 2) for box in found.boxes)
         assert [box.own for box in found.boxes] == [(0, 0), (2, 0), (4, 0)]
@@ -200,7 +208,7 @@ TWO_STAGES = Plan(pipeline=2, microbatches=2, schedule="gpipe", cuts=("second",)
 
 def test_a_model_in_stages_gives_what_it_gave_and_each_knows_its_first_mask() -> None:
     model = Two(drop=True)
-    found = trace(model, TWO_STAGES, [torch.randn(4, 3)])
+    found = trace_stages(model, TWO_STAGES, [torch.randn(4, 3)])
     assert isinstance(found.pipe, Pipe) and found.pipe.num_stages == 2 and found.first_masks == (0, 1)
     assert found.output.num_leaves == 1
     model.eval()
@@ -210,34 +218,34 @@ def test_a_model_in_stages_gives_what_it_gave_and_each_knows_its_first_mask() ->
     ("model", "plan", "inputs", "words"),
     [
         (Two(), msgspec.structs.replace(TWO_STAGES, cuts=("no",)), [torch.ones(4, 3)], "be traced|has 1 stages"),
-        (nn.Sequential(nn.Linear(3, 3), nn.Flatten(0)), TWO_STAGES, [torch.ones(4, 3)], "values of each row"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Flatten(0)), TWO_STAGES, [torch.ones(4, 3)], "more than one value per row"),
     ],
 )  # fmt: skip
 def test_what_is_no_row_of_stages_is_refused(
     model: nn.Module, plan: Plan, inputs: list[torch.Tensor], words: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=words):
-        trace(model, plan, inputs)
+        trace_stages(model, plan, inputs)
 
 
 def test_what_a_stage_hands_on_is_contiguous_and_as_wide_as_it_was_announced() -> None:
     crooked, half = torch.randn(3, 2).t(), torch.ones(2, dtype=torch.bfloat16)
-    one, other, same = straight((crooked, half, "x"))
+    one, other, same = contiguous_outputs((crooked, half, "x"))
     assert one.is_contiguous() and torch.equal(one, crooked) and other.dtype == torch.bfloat16 and same == "x"
-    assert straight(half, widened=True).dtype == torch.float32
-    assert straight(torch.ones(2, dtype=torch.float64), widened=True).dtype == torch.float64
+    assert contiguous_outputs(half, widened=True).dtype == torch.float32
+    assert contiguous_outputs(torch.ones(2, dtype=torch.float64), widened=True).dtype == torch.float64
 
 
 # ---------------------------------------------------------------- who takes what, and how long it takes
 
 
 def test_passes_over_the_same_samples_leave_out_those_over_none() -> None:
-    assert pieces(5, 2, (0.6, 0.4), 0, together=False) == [range(0, 2), range(2, 3)]
-    assert pieces(5, 2, (0.6, 0.4), 1, together=False) == [range(3, 4), range(4, 5)]
-    assert pieces(5, 2, (0.5, 0.5), 1, together=True) == [range(1, 2), range(4, 5)]
-    assert pieces(1, 3, (1.0,), 0, together=True) == [range(0, 1)]
-    assert [len(each) for each in pieces(1, 3, (1.0,), 0, together=False)].count(0) == 2
-    assert part(10, (1.0, 3.0), 1) == range(2, 10) and part(0, (1.0, 1.0), 1) == range(0, 0)
+    assert pass_ranges(5, 2, (0.6, 0.4), 0, together=False) == [range(0, 2), range(2, 3)]
+    assert pass_ranges(5, 2, (0.6, 0.4), 1, together=False) == [range(3, 4), range(4, 5)]
+    assert pass_ranges(5, 2, (0.5, 0.5), 1, together=True) == [range(1, 2), range(4, 5)]
+    assert pass_ranges(1, 3, (1.0,), 0, together=True) == [range(0, 1)]
+    assert [len(each) for each in pass_ranges(1, 3, (1.0,), 0, together=False)].count(0) == 2
+    assert rank_range(10, (1.0, 3.0), 1) == range(2, 10) and rank_range(0, (1.0, 1.0), 1) == range(0, 0)
 
 
 def test_the_time_of_a_thread_is_that_in_which_it_wanted_a_core() -> None:
@@ -261,14 +269,14 @@ def test_the_time_of_a_thread_is_that_in_which_it_wanted_a_core() -> None:
 def test_who_falls_behind_is_told_once_until_it_has_caught_up(capsys: pytest.CaptureFixture[str]) -> None:
     told = iter([None, (0,), (1,), (1,), (), (1,)])
 
-    def note(_: Any) -> Any:
+    def record_step(_: Any) -> Any:
         late = next(told)
         return None if late is None else SimpleNamespace(stragglers=late, compute_s=(0.1, 0.5))
 
-    watch = StragglerWatch(SimpleNamespace(note=note), 1)  # type: ignore[arg-type]
+    watch = StragglerWatch(SimpleNamespace(record_step=record_step), 1)  # type: ignore[arg-type]
     said = []
     for _ in range(6):
-        watch.note((0.1, 0.5))
+        watch.record_step((0.1, 0.5))
         said.append("this worker is late: 0.5 s" in capsys.readouterr().out)
     assert said == [False, False, True, False, False, True]
 
@@ -316,7 +324,7 @@ def test_a_training_means_what_it_always_did_where_nothing_is_said() -> None:
     assert (usual.monitor_mode, usual.sharded_snapshots, usual.precision, usual.exact, usual.plan) == (
         "min", None, "auto", True, "auto"
     )  # fmt: skip
-    assert not usual.judges and usual.clip_grad_norm is None and usual.early_stopping is None
+    assert not usual.compares_epochs and usual.clip_grad_norm is None and usual.early_stopping is None
 
 
 @pytest.mark.parametrize(
@@ -339,7 +347,7 @@ def test_data_are_columns_of_the_same_length_with_a_target(data: Any, words: str
 def test_a_loop_keeps_all_to_itself_but_batch_size_seed_and_plan() -> None:
     fairlead.Training(loop=print, batch_size=3, seed=4, plan="auto")
     for more in ({"epochs": 2}, {"exact": False}, {"metrics": {"a": print}}, {"model": Stepping(3, 1)}):
-        with pytest.raises(InvalidSpec, match="no use beside a loop"):
+        with pytest.raises(InvalidSpec, match="not used with a custom loop"):
             fairlead.Training(loop=print, **more)
     for wrong in ({"batch_size": -1}, {"seed": 1.5}):
         with pytest.raises(InvalidSpec):

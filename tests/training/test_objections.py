@@ -11,9 +11,9 @@ from torch import nn
 
 import fairlead
 from fairlead.planning.plan import Plan
-from fairlead.training.group import PeerLost, in_words, is_loss
-from fairlead.training.parallel.engines import _objection, is_spread, keeps_apart
-from fairlead.training.parallel.mesh import lost_peers
+from fairlead.training.group import PeerLost, explain_error, is_peer_loss
+from fairlead.training.parallel.engines import _objection, loses_state_with_worker, splits_model
+from fairlead.training.parallel.mesh import translate_peer_errors
 from fairlead.training.session import Session
 
 PIPE = Plan(pipeline=2, microbatches=2, schedule="1f1b", cuts=("1",))
@@ -69,14 +69,14 @@ LOOSE: dict[str, Any] = {"exact": False}
         (Plan(pipeline=2, microbatches=2, schedule="zero-bubble", cuts=("1",), recompute=True), {},
          "walks a stage's graph twice"),
         (Plan(pipeline=2, microbatches=2, schedule="1f1b", cuts=("1",), recompute=True), {}, None),
-        (PIPE, {"model": Hidden}, "state changes in a pass"), (COPIES, {"model": Hidden}, None),
+        (PIPE, {"model": Hidden}, "state changes in every pass"), (COPIES, {"model": Hidden}, None),
         (SHARDED, {"model": Hidden}, None), (PIPE, {"model": lambda: NORMED}, "batch norm would see parts of a batch"),
         (Plan(pipeline=2, microbatches=1, schedule="gpipe", cuts=("1",)), {"model": lambda: NORMED}, None),
         (Plan(pipeline=2, microbatches=1, schedule="gpipe", cuts=("1",)), {"model": lambda: NORMED, "batch_size": 5},
          "batch norm would see parts"),
         (PIPE, {"model": lambda: NORMED, **LOOSE}, None), (COPIES, {"model": lambda: NORMED}, None),
-        (SHARDED, {"optimizer": lambda p: Whole(p, lr=0.1)}, "looks at parameters as a whole"),
-        (TENSOR, {"optimizer": lambda p: Whole(p, lr=0.1)}, "looks at parameters as a whole"),
+        (SHARDED, {"optimizer": lambda p: Whole(p, lr=0.1)}, "needs whole parameters"),
+        (TENSOR, {"optimizer": lambda p: Whole(p, lr=0.1)}, "needs whole parameters"),
         (PIPE, {"optimizer": lambda p: Whole(p, lr=0.1)}, None),
         (COPIES, {"optimizer": lambda p: Whole(p, lr=0.1)}, None),
     ],
@@ -95,8 +95,8 @@ def test_a_plan_is_for_as_many_workers_as_it_says() -> None:
 
 
 def test_spread_plans_and_servers_lose_a_part_with_a_worker() -> None:
-    assert [is_spread(plan) for plan in (COPIES, SERVERS, PIPE, TENSOR, SHARDED)] == [False, False, True, True, True]
-    assert [keeps_apart(plan) for plan in (COPIES, SERVERS, PIPE)] == [False, True, True]
+    assert [splits_model(plan) for plan in (COPIES, SERVERS, PIPE, TENSOR, SHARDED)] == [False, False, True, True, True]
+    assert [loses_state_with_worker(plan) for plan in (COPIES, SERVERS, PIPE)] == [False, True, True]
 
 
 # ---------------------------------------------------------------- lost peers
@@ -114,12 +114,12 @@ def test_spread_plans_and_servers_lose_a_part_with_a_worker() -> None:
 )
 def test_what_torch_says_of_a_lost_peer_is_understood(text: str, loss: bool, words: str) -> None:
     error = RuntimeError(text)
-    assert is_loss(error) is loss and in_words(error) == words
-    assert is_loss(torch.distributed.DistNetworkError("anything"))
+    assert is_peer_loss(error) is loss and explain_error(error) == words
+    assert is_peer_loss(torch.distributed.DistNetworkError("anything"))
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> None:
-    with lost_peers():
+    with translate_peer_errors():
         raise error from cause
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from fairlead import Training, wire
 from fairlead.errors import InvalidSpec
-from fairlead.training.custom_loop.context import Context, plain
+from fairlead.training.custom_loop.context import Context, checked_state
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.test_exactness import train
@@ -214,9 +214,9 @@ def test_lists_and_data_sets_are_shared_out_too() -> None:
 
 
 def test_a_state_of_plain_values_is_kept_and_anything_else_refused_by_its_place() -> None:
-    assert plain({"a": [1, (2.0, "x")], "b": None}) == {"a": [1, (2.0, "x")], "b": None}
+    assert checked_state({"a": [1, (2.0, "x")], "b": None}) == {"a": [1, (2.0, "x")], "b": None}
     with pytest.raises(InvalidSpec, match=r"state\['model'\]"):
-        plain({"model": torch.nn.Linear(1, 1)})
+        checked_state({"model": torch.nn.Linear(1, 1)})
 
 
 @pytest.mark.parametrize("more", [{"model": object}, {"epochs": 2}, {"metrics": {"a": print}}, {"exact": False}])

@@ -60,12 +60,14 @@ def test_a_worker_is_measured_while_another_trains_apart_from_it(tmp_path: Path)
 
 def test_small_sums_are_direct_and_come_to_the_same_bits_everywhere() -> None:
     mine, other = torch.randn(3, 5), torch.randn(3, 5)
-    assert direct_sums.suits(mine, 2) and not direct_sums.suits(torch.ones(1 << 20), 2)
-    assert not direct_sums.suits(torch.ones(3, dtype=torch.int64), 2) and not direct_sums.suits(mine.t(), 2)
-    room, sent = direct_sums.spread_out(mine, 2)
+    assert direct_sums.is_small_sum(mine, 2) and not direct_sums.is_small_sum(torch.ones(1 << 20), 2)
+    assert not direct_sums.is_small_sum(torch.ones(3, dtype=torch.int64), 2) and not direct_sums.is_small_sum(
+        mine.t(), 2
+    )
+    room, sent = direct_sums.direct_buffers(mine, 2)
     assert room.shape == (2, 15) and torch.equal(sent[0], sent[1])
     room[0], room[1] = mine.flatten(), other.flatten()
-    direct_sums.add_up(room, mine)
+    direct_sums.sum_rows(room, mine)
     assert torch.equal(mine.flatten(), room[0] + room[1])
 
 

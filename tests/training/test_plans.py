@@ -14,9 +14,9 @@ from fairlead import wire
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan, Split
 from fairlead.training.parallel.model_skeleton import ModelSkeleton
-from fairlead.training.parallel.pipeline import places, schedule_of
-from fairlead.training.parallel.pipeline_stages import trace
-from fairlead.training.parallel.recompute import groups
+from fairlead.training.parallel.pipeline import schedule_of, stages_of
+from fairlead.training.parallel.pipeline_stages import trace_stages
+from fairlead.training.parallel.recompute import recompute_groups
 from fairlead.training.parallel.tensor_layers import ParameterSlice, cut_layer
 from fairlead.training.snapshots.snapshotter import Snapshots
 from tests.profiling.programs import Costly
@@ -265,7 +265,7 @@ def test_what_ranks_hold_lies_in_the_whole_where_they_say(
 def test_a_snapshot_that_lacks_a_part_is_not_taken(tmp_path: Path) -> None:
     store = Snapshots(tmp_path, tmp_path / "memory" / "job" / "n0", lambda *_: None)
     for step in (1, 2, 3):
-        store.write_parts(
+        store.write_sharded(
             step, lambda folder: (folder / "0.distcp").write_bytes(b"part") and None,
             lambda file: file.write(b"place") and None,
         )  # fmt: skip
@@ -280,23 +280,23 @@ def test_weights_used_on_both_sides_of_a_cut_and_untraceable_models_are_refused(
     tied = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     tied[1].weight = tied[0].weight
     with pytest.raises(InvalidSpec, match="is used by stages 0 and 1"):
-        trace(tied, plan, [torch.zeros(2, 3)])
+        trace_stages(tied, plan, [torch.zeros(2, 3)])
 
     class Branching(torch.nn.Sequential):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self[1](self[0](x)) if bool(x.sum() > 0) else self[0](x)
 
-    with pytest.raises(InvalidSpec, match="more than values of each row"):
-        trace(Costly(), Plan(pipeline=2, microbatches=2, schedule="1f1b", cuts=("out",)), [torch.randn(4, 16)])
+    with pytest.raises(InvalidSpec, match="more than one value per row"):
+        trace_stages(Costly(), Plan(pipeline=2, microbatches=2, schedule="1f1b", cuts=("out",)), [torch.randn(4, 16)])
     with pytest.raises(InvalidSpec, match="cannot be traced"):
-        trace(Branching(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)), plan, [torch.zeros(2, 3)])
+        trace_stages(Branching(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)), plan, [torch.zeros(2, 3)])
 
 
 def test_a_schedule_wants_its_number_of_stages_per_worker() -> None:
-    with pytest.raises(InvalidSpec, match="does not go with 1 stages per worker"):
+    with pytest.raises(InvalidSpec, match="does not support 1 stages per worker"):
         schedule_of(Plan(pipeline=2, microbatches=2, schedule="interleaved", cuts=("1",)))
     four = Plan(pipeline=2, microbatches=2, schedule="zero-bubble", chunks=2, cuts=("1", "2", "3"))
-    assert [places(four, worker) for worker in (0, 1)] == [(0, 3), (1, 2)]
+    assert [stages_of(four, worker) for worker in (0, 1)] == [(0, 3), (1, 2)]
 
 
 class Two:
@@ -315,9 +315,9 @@ class Two:
     ("module", "how", "words"),
     [
         (torch.nn.Conv2d(2, 2, 1, groups=2), "column", "with groups"),
-        (torch.nn.Conv2d(3, 3, 1), "row", "which 2 ranks cannot share"),
+        (torch.nn.Conv2d(3, 3, 1), "row", "not divisible by 2 ranks"),
         (torch.nn.BatchNorm1d(2), "column", "which cannot be cut so"),
-        (torch.nn.Embedding(4, 2, max_norm=1.0), "vocabulary", "looks at all of its rows"),
+        (torch.nn.Embedding(4, 2, max_norm=1.0), "vocabulary", "needs all of its rows"),
         (torch.nn.MultiheadAttention(4, 2, kdim=3), "heads", "a width of their own"),
     ],
 )
@@ -337,11 +337,11 @@ def test_parts_of_packed_queries_keys_and_values_become_the_whole_again() -> Non
 
 def test_single_layers_are_computed_again_in_groups_and_blocks_one_by_one() -> None:
     flat = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(9)))
-    assert [len(group) for _, found in groups(flat) for group in found] == [3, 3, 3]
+    assert [len(group) for _, found in recompute_groups(flat) for group in found] == [3, 3, 3]
     inner = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()) for _ in range(2)]
     blocks = torch.nn.Sequential(torch.nn.Linear(2, 2), inner[0], torch.nn.ReLU(), inner[1])
-    assert [group for _, found in groups(blocks) for group in found] == [["0"], ["1", "2"], ["3"]]
-    assert groups(torch.nn.Linear(2, 2)) == []
+    assert [group for _, found in recompute_groups(blocks) for group in found] == [["0"], ["1", "2"], ["3"]]
+    assert recompute_groups(torch.nn.Linear(2, 2)) == []
 
 
 def test_a_skeleton_keeps_ties_and_what_no_state_holds() -> None:

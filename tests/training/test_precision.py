@@ -11,7 +11,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import SINGLE
 from fairlead.training.group import Group
 from fairlead.training.parallel.engines import make_engine
-from fairlead.training.precision import agreed, gains
+from fairlead.training.precision import agree_dtype, bf16_is_faster
 from fairlead.training.session import Session
 from fairlead.training.step_flags import RankFlags
 
@@ -43,10 +43,10 @@ def test_bf16_rounds_products_and_leaves_the_parameters_in_their_precision() -> 
 
 
 def test_auto_keeps_the_maths_unless_it_may_change_and_the_device_gains() -> None:
-    assert agreed(training(), alone()) is None
-    assert agreed(training(precision="float32", exact=False), alone()) is None
-    expected = torch.bfloat16 if gains("cpu") else None
-    assert agreed(training(exact=False), alone()) == expected
+    assert agree_dtype(training(), alone()) is None
+    assert agree_dtype(training(precision="float32", exact=False), alone()) is None
+    expected = torch.bfloat16 if bf16_is_faster("cpu") else None
+    assert agree_dtype(training(exact=False), alone()) == expected
     if not torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported():
         assert expected is None
 

@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.training.parallel.recompute import Recompute, block_names, forget, forget_stage, groups, remember
+from fairlead.training.parallel.recompute import (
+    Recompute,
+    block_names,
+    disable_recompute,
+    enable_recompute,
+    enable_stage_recompute,
+    recompute_groups,
+)
 
 
 def plain() -> Recompute:
@@ -58,7 +65,7 @@ def layers(count: int) -> list[nn.Module]:
 
 def test_a_stage_without_blocks_is_computed_again_as_one() -> None:
     kept, again = Stage(layers(3)), Stage(layers(3))
-    forget_stage(again, [], plain())
+    enable_stage_recompute(again, [], plain())
     usual, thrifty = passes_of(kept), passes_of(again)
     assert (usual[0], thrifty[0]) == (3, 6)
     assert thrifty[1] < usual[1]
@@ -71,7 +78,7 @@ def test_of_a_stage_with_blocks_those_that_lie_in_it_are_computed_again(blocks: 
     for name in ("a", "b", "c"):
         stage.add_module(name, nn.Sequential(*layers(2)))
     usual = passes_of(stage)
-    forget_stage(stage, blocks, plain())
+    enable_stage_recompute(stage, blocks, plain())
     thrifty = passes_of(stage)
     inside = [name for name in blocks if name != "elsewhere"]
     assert thrifty[0] == 6 + 2 * len(inside)
@@ -83,20 +90,20 @@ def test_of_a_stage_with_blocks_those_that_lie_in_it_are_computed_again(blocks: 
 def test_layers_in_a_row_are_forgotten_in_about_as_many_groups_as_each_has_layers(count: int) -> None:
     model = nn.Sequential(*layers(count))
     usual = passes_of(model)
-    changed = forget(model, plain())
+    changed = enable_recompute(model, plain())
     thrifty = passes_of(model)
-    ((_, found),) = groups(model)
+    ((_, found),) = recompute_groups(model)
     assert [name for group in found for name in group] == [str(at) for at in range(2 * count)], "each once, in order"
     assert abs(len(found) - (2 * count) ** 0.5) <= 1
     assert count < thrifty[0] <= 2 * count, "what comes behind the last that is needed is not computed again"
     assert thrifty[1] < usual[1]
     assert torch.equal(usual[2], thrifty[2])
-    remember(changed)
+    disable_recompute(changed)
     assert passes_of(model)[:2] == usual[:2]
 
 
 def test_single_layers_go_with_the_block_before_them() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.Sequential(*layers(1)), nn.Tanh(), nn.Sequential(*layers(1)), nn.Tanh())
-    ((_, found),) = groups(model)
+    ((_, found),) = recompute_groups(model)
     assert found == [["0"], ["1", "2"], ["3", "4"]]
     assert block_names(model) == ["1", "3"]

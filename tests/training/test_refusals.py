@@ -148,7 +148,7 @@ def test_ranks_that_made_different_models_are_told_which_layer_differs(make_gang
     gang.until(lambda: all(w.code is not None for w in gang.workers.values()), "both ended")
     for worker in gang.workers.values():
         error = worker.last(wire.Raised).error
-        assert "model: rank 1 made another one than rank 0 at step 1: 0.weight of shape (4, 4)" in error
+        assert "model: rank 1 differs from rank 0 at step 1: 0.weight of shape (4, 4)" in error
 
 
 def test_a_function_from_a_notebook_travels_by_cloudpickle(make_gang: MakeGang) -> None:

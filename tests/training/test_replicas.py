@@ -14,20 +14,19 @@ import fairlead
 from fairlead import wire
 from fairlead.errors import TrainingFailed
 from fairlead.planning.plan import Plan
-from fairlead.training.control_messages import calls_away, listen
+from fairlead.training.control_messages import must_follow_join, read_messages
 from fairlead.training.evaluation import evaluate
-from fairlead.training.flag_exchange import say
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.parallel import batch_balance as balance
 from fairlead.training.parallel.engines import make_engine
 from fairlead.training.parallel.gradients import FlatGradients
 from fairlead.training.parallel.mesh import Mesh
 from fairlead.training.parallel.replicas import Replicas
-from fairlead.training.parallel.sharded_parameters import clip, shards
+from fairlead.training.parallel.sharded_parameters import clip_gradient_norm, make_shards
 from fairlead.training.randomness import Layout, RandomUse, Recorder, SampleDropout, compare, sample_mask
 from fairlead.training.seeds import mix
 from fairlead.training.session import Session
-from fairlead.training.step_flags import RankFlags
+from fairlead.training.step_flags import RankFlags, exchange_flags
 from tests.training.ranks import together
 
 X = torch.randn(12, 3, dtype=torch.float64)
@@ -111,7 +110,7 @@ def test_workers_that_average_differ_within_a_period_and_agree_at_its_end(tmp_pa
         for each in sessions:
             each.steps_per_epoch = 100
         found = trained(tmp_path, sessions, Plan(data=2, sync="local-sgd", period=period, shares=(0.5, 0.5)), steps)
-        assert all(each.adrift for each in sessions)
+        assert all(each.diverged for each in sessions)
         alike = steps % period == 0
         assert near(sessions[0], sessions[1]) is alike, steps
         for step, (one, other) in enumerate(zip(found[0].heard, found[1].heard, strict=True), start=1):
@@ -236,20 +235,22 @@ def test_a_gradient_is_clipped_by_the_norm_of_the_whole(tmp_path: Path, most: fl
         """A stage of its own for each rank: what no other holds counts in full."""
         mesh: Any = SimpleNamespace(group=group, plan=Plan(pipeline=2, microbatches=1, schedule="gpipe", cuts=("1",)))
         own = nn.Parameter(torch.zeros(1))
-        (part,) = shards([("w", own)])
+        (part,) = make_shards([("w", own)])
         part.local.grad = gradient[group.rank : group.rank + 1].clone()
-        clip([part], mesh, most)
+        clip_gradient_norm([part], mesh, most)
         assert weight.grad is not None and torch.allclose(part.local.grad, weight.grad[group.rank : group.rank + 1])
         copies: Any = SimpleNamespace(group=group, plan=Plan(data=2, sync="allreduce"))
         part.local.grad = gradient[:1].clone()  # the same on both ranks: it counts once
-        clip([part], copies, most)
+        clip_gradient_norm([part], copies, most)
         assert part.local.grad.item() == pytest.approx(3.0 * min(1.0, most / 3.0), rel=1e-5)
 
     together(tmp_path, 2, work)
 
 
 def test_words_are_said_by_themselves_too(tmp_path: Path) -> None:
-    heard = together(tmp_path, 2, lambda group: say(group, RankFlags(loss=float(group.rank), leaving=group.rank == 0)))
+    heard = together(
+        tmp_path, 2, lambda group: exchange_flags(group, RankFlags(loss=float(group.rank), leaving=group.rank == 0))
+    )
     assert heard[0] == heard[1] and heard[0].losses == (0.0, 1.0) and heard[0].leaving == 1
 
 
@@ -462,33 +463,33 @@ def leave(generation: int) -> wire.Leave:
 def test_a_later_call_takes_a_rank_away_unless_it_resumed_and_nobody_is_lost(
     generation: int, breaks: int, resumed: bool, away: bool
 ) -> None:
-    assert calls_away(join(generation, breaks), 3, resumed=resumed) is away
+    assert must_follow_join(join(generation, breaks), 3, resumed=resumed) is away
     line, group = Said(join(generation, breaks)), SimpleNamespace(generation=3, resumed=int(resumed))
     if away:
         with pytest.raises(PeerLost, match=f"generation {generation} was called"):
-            listen(line, group)  # type: ignore[arg-type]
+            read_messages(line, group)  # type: ignore[arg-type]
         assert len(line.waiting) == 1, "whoever follows it finds it there"
     else:
-        assert listen(line, group) is None and not line.waiting  # type: ignore[arg-type]
+        assert read_messages(line, group) is None and not line.waiting  # type: ignore[arg-type]
 
 
 def test_the_call_to_leave_counts_for_its_own_generation_and_all_that_waits_is_heard() -> None:
     group: Any = SimpleNamespace(generation=3, resumed=0)
     mine = leave(3)
     line = Said(leave(2), mine, join(3), leave(4))
-    assert listen(line, group) is mine and not line.waiting
-    assert listen(Said(leave(2), leave(4)), group) is None and listen(Said(), group) is None
+    assert read_messages(line, group) is mine and not line.waiting
+    assert read_messages(Said(leave(2), leave(4)), group) is None and read_messages(Said(), group) is None
     quits = Said(mine, wire.Quit(), join(9))
     with pytest.raises(PeerLost, match="told to quit"):
-        listen(quits, group)
+        read_messages(quits, group)
     assert isinstance(quits.waiting[0], wire.Quit) and len(quits.waiting) == 2
 
 
 def test_a_call_that_is_refused_is_told_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     group: Any = SimpleNamespace(generation=3, resumed=1)
-    listen(Said(join(4)), group)
-    assert "generation 4: call refused, generation 3 was resumed" in capsys.readouterr().out
-    listen(Said(join(3), join(2)), group)
+    read_messages(Said(join(4)), group)
+    assert "generation 4: call refused, because generation 3 was resumed" in capsys.readouterr().out
+    read_messages(Said(join(3), join(2)), group)
     assert "refused" not in capsys.readouterr().out
 
 

@@ -31,7 +31,7 @@ def test_steps_behind_a_death_are_told_at_once_for_a_while(
     def step(number: int, at_s: float) -> bool:
         session.step, now_s[0] = number, at_s
         before = len(sent)
-        reporter.alive()
+        reporter.report_if_due()
         return len(sent) > before
 
     assert step(3, 1_000.0), "the first one is told at once"

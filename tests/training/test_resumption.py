@@ -53,29 +53,29 @@ def test_nobody_resumes_before_every_rank_has_run_out_of_patience(tmp_path: Path
     one, _ = ranks(tmp_path / "meet", 2, first)
     _, other = ranks(tmp_path / "meet", 2, second)
     first.now_s = 3.0
-    assert not one.resumes()
-    assert not other.resumes()
+    assert not one.should_resume()
+    assert not other.should_resume()
     second.now_s = 3.0
-    assert other.resumes()
-    assert one.resumes()
-    assert not one.goes() and not other.goes(), "what is decided stays so"
+    assert other.should_resume()
+    assert one.should_resume()
+    assert not one.decide_to_leave() and not other.decide_to_leave(), "what is decided stays so"
 
 
 def test_a_call_that_one_rank_follows_keeps_all_from_resuming(tmp_path: Path) -> None:
     clock = Clock()
     one, other = ranks(tmp_path / "meet", 2, clock)
-    assert one.goes()
+    assert one.decide_to_leave()
     clock.now_s = 3.0
-    assert not other.resumes()
-    assert other.over and other.goes()
+    assert not other.should_resume()
+    assert other.decided_to_leave and other.decide_to_leave()
 
 
 def test_a_rank_that_is_alone_decides_for_itself() -> None:
     clock = Clock()
     alone = Resumption(None, 0, 1, 2.0, clock)
-    assert not alone.resumes() and alone.pause_s == 2.0
+    assert not alone.should_resume() and alone.pause_s == 2.0
     clock.now_s = 2.0
-    assert alone.resumes() and not alone.goes()
+    assert alone.should_resume() and not alone.decide_to_leave()
 
 
 def test_without_the_store_nobody_resumes() -> None:
@@ -92,7 +92,7 @@ def test_without_the_store_nobody_resumes() -> None:
     clock = Clock()
     rank = Resumption(Gone(), 0, 2, 2.0, clock)
     clock.now_s = 3.0
-    assert not rank.resumes() and rank.over and rank.goes()
+    assert not rank.should_resume() and rank.decided_to_leave and rank.decide_to_leave()
 
 
 def test_a_rank_that_is_to_end_hears_at_once_that_it_may(tmp_path: Path) -> None:
@@ -100,10 +100,12 @@ def test_a_rank_that_is_to_end_hears_at_once_that_it_may(tmp_path: Path) -> None
     staying, other = ranks(tmp_path / "meet", 2, clock)
     store = c10d.PrefixStore("after", c10d.FileStore(str(tmp_path / "meet"), 2))
     ending = Resumption(store, 1, 2, 2.0, clock, ends=True)
-    assert not ending.resumes() and not ending.over
-    assert staying.goes()
-    assert not ending.resumes() and ending.over
-    assert not other.resumes() and not other.over, "who stays need not look before its patience is over"
+    assert not ending.should_resume() and not ending.decided_to_leave
+    assert staying.decide_to_leave()
+    assert not ending.should_resume() and ending.decided_to_leave
+    assert not other.should_resume() and not other.decided_to_leave, (
+        "who stays need not look before its patience is over"
+    )
 
 
 def test_a_rank_waits_for_a_message_as_long_as_its_patience_lasts_and_one_that_ends_looks_often() -> None:
@@ -138,9 +140,13 @@ def test_a_call_that_races_with_the_decision_never_splits_the_ranks(tmp_path: Pa
         ) -> None:  # fmt: skip
             barrier.wait()
             call_at_s = time.monotonic() + call_s
-            while not rank.resumes() and not rank.over and not (time.monotonic() >= call_at_s and rank.goes()):
+            while (
+                not rank.should_resume()
+                and not rank.decided_to_leave
+                and not (time.monotonic() >= call_at_s and rank.decide_to_leave())
+            ):
                 time.sleep(0.0005)
-            found[number] = "go" if rank.over else "resume"
+            found[number] = "go" if rank.decided_to_leave else "resume"
 
         wait_s = moments.uniform(0.0, 0.01)
         threads = [
@@ -237,7 +243,7 @@ def test_a_resumed_generation_refuses_the_late_call_until_it_has_left_again(make
     late = PlacedJoin(2, {"a": 0, "b": 1, "c": 2}, [], 30.0, init_method=f"file://{gang.root}/meet-2")
     gang.tell(late, "a", "b", "c")
     gang.until(lambda: gang.step() >= at + 20, "it trains on although it was called")
-    assert "generation 2: call refused, generation 1 was resumed" in gang.log("a")
+    assert "generation 2: call refused, because generation 1 was resumed" in gang.log("a")
     assert not gang.said("a", wire.Joined) and not gang.workers["a"].heard(wire.Broken)
     gang.tell(wire.Leave(1), "a", "b")
     gang.until(lambda: all(len(gang.workers[name].heard(wire.Left)) == 2 for name in "ab"), "both left again")

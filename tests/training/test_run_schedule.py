@@ -7,20 +7,20 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.training.run_schedule import MOST, Course, course_from
+from fairlead.training.run_schedule import MOST_ENTRIES, RunSchedule, schedule_from
 
 SHARES = st.sampled_from([(1.0,), (0.5, 0.5), (0.25, 0.75), (0.1, 0.2, 0.7)])
 
 
 @given(st.lists(SHARES, min_size=1, max_size=40))
 def test_every_step_is_found_in_the_shares_in_which_it_was_taken(steps: list[tuple[float, ...]]) -> None:
-    course = Course()
+    course = RunSchedule()
     for step, shares in enumerate(steps):
         course.note(step, len(shares), "replicas", shares)
-    read = course_from(json.loads(json.dumps(course.plain())))
+    read = schedule_from(json.loads(json.dumps(course.plain())))
     assert read == course
     assert [read.shares(step, len(shares), "replicas") for step, shares in enumerate(steps)] == steps
-    assert len(course.stretches) <= len(steps)
+    assert len(course.entries) <= len(steps)
 
 
 @given(st.lists(SHARES, min_size=2, max_size=20), st.lists(SHARES, min_size=1, max_size=20), st.data())
@@ -28,7 +28,7 @@ def test_steps_that_are_taken_again_are_as_they_were_the_last_time(
     first: list[tuple[float, ...]], second: list[tuple[float, ...]], data: st.DataObject
 ) -> None:
     back = data.draw(st.integers(0, len(first) - 1))
-    course, straight = Course(), Course()
+    course, straight = RunSchedule(), RunSchedule()
     for step, shares in enumerate(first):
         course.note(step, len(shares), "p", shares)
     for step, shares in enumerate(second, back):
@@ -36,19 +36,19 @@ def test_steps_that_are_taken_again_are_as_they_were_the_last_time(
     for step, shares in enumerate([*first[:back], *second]):
         straight.note(step, len(shares), "p", shares)
     assert [course.shares(s, len(x), "p") for s, x in enumerate([*first[:back], *second])] == [*first[:back], *second]
-    assert course.stretches[: len(straight.stretches)] == straight.stretches
+    assert course.entries[: len(straight.entries)] == straight.entries
 
 
 def test_another_number_of_workers_or_another_plan_has_no_shares_to_follow() -> None:
-    course = Course([(0, 2, "replicas", (0.5, 0.5))])
+    course = RunSchedule([(0, 2, "replicas", (0.5, 0.5))])
     assert course.shares(3, 2, "replicas") == (0.5, 0.5)
     assert course.shares(3, 3, "replicas") is None
     assert course.shares(3, 2, "ddp") is None
 
 
 def test_a_course_that_is_too_long_says_so_and_equals_none() -> None:
-    course = Course()
-    for step in range(MOST + 1):
+    course = RunSchedule()
+    for step in range(MOST_ENTRIES + 1):
         course.note(step, 1 + step % 2, "p", (1.0,))
     assert not course.whole
-    assert course != course_from(course.plain())
+    assert course != schedule_from(course.plain())

@@ -25,8 +25,8 @@ from fairlead.training.group import Group, PeerLost
 from fairlead.training.servers import client, engine
 from fairlead.training.servers.clocks import Clocks, Turn
 from fairlead.training.servers.engine import ParameterServers
-from fairlead.training.servers.messages import Fail, Take, Why
-from fairlead.training.servers.shard import dealt
+from fairlead.training.servers.messages import AskFailure, Fail, Take
+from fairlead.training.servers.shard import assign_parameters
 from fairlead.training.session import Session
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
@@ -60,7 +60,7 @@ def test_every_piece_is_computed_once_and_nobody_runs_ahead_of_the_bound(
         if rank == slow and drawn.random() < 0.8:
             continue
         if rank in holds:
-            clocks.done(rank, holds.pop(rank), 1.0 / ranks, 1.0 / ranks, 0.1)
+            clocks.finish_piece(rank, holds.pop(rank), 1.0 / ranks, 1.0 / ranks, 0.1)
             continue
         turn = clocks.take(rank, at[rank], leaving=False)
         if turn.wait:
@@ -74,7 +74,7 @@ def test_every_piece_is_computed_once_and_nobody_runs_ahead_of_the_bound(
             holds[rank] = at[rank]
             assert at[rank] - min(holds.values()) <= staleness
     for rank in list(holds):
-        clocks.done(rank, holds.pop(rank), 1.0 / ranks, 1.0 / ranks, 0.1)
+        clocks.finish_piece(rank, holds.pop(rank), 1.0 / ranks, 1.0 / ranks, 0.1)
     assert sorted(pieces) == [(step, piece) for step in range(10, 10 + steps) for piece in range(ranks)]
     assert clocks.complete == 10 + steps
     assert list(clocks.losses(10)) == pytest.approx([1.0] * steps)
@@ -85,12 +85,12 @@ def test_all_leave_after_the_furthest_step_that_anybody_has_begun() -> None:
     for step in range(2):  # rank 0 passes through two steps, rank 1 holds a piece of the first
         for _ in range(2 if step else 1):
             assert clocks.take(0, step, leaving=False).piece is not None
-            clocks.done(0, step, 0.5, 0.5, 0.1)
+            clocks.finish_piece(0, step, 0.5, 0.5, 0.1)
         if step == 0:
             assert clocks.take(1, 0, leaving=False).piece is not None
         assert not clocks.close(step).leave
     assert clocks.take(0, 2, leaving=True).piece is not None
-    clocks.done(1, 0, 0.5, 0.5, 0.1)
+    clocks.finish_piece(1, 0, 0.5, 0.5, 0.1)
     assert clocks.take(1, 0, leaving=True).piece is None
     assert [clocks.close(step).leave for step in (0, 1, 2)] == [False, False, True]
 
@@ -98,7 +98,7 @@ def test_all_leave_after_the_furthest_step_that_anybody_has_begun() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40), st.integers(1, 6))
 def test_parameters_are_dealt_whole_once_and_evenly(sizes: list[int], count: int) -> None:
-    held = dealt(sizes, count)
+    held = assign_parameters(sizes, count)
     assert sorted(place for places in held for place in places) == list(range(len(sizes)))
     loads = [sum(sizes[place] for place in places) for places in held]
     assert max(loads) - min(loads) <= max(sizes)
@@ -182,10 +182,10 @@ class Asked:
     def __init__(self, answers: list[Any]) -> None:
         self.answers, self.said = answers, list[Any]()
 
-    def say(self, rank: int, words: Any) -> None:
+    def send_request(self, rank: int, words: Any) -> None:
         self.said.append(words)
 
-    def hear(self, rank: int, kind: object, **more: object) -> Any:
+    def receive_answer(self, rank: int, kind: object, **more: object) -> Any:
         if len(self.said) < len(self.answers):
             raise PeerLost("nobody was asked")
         return self.answers.pop(0)
@@ -195,10 +195,10 @@ def test_who_loses_a_peer_asks_why_and_tells_the_loss_that_was_no_number() -> No
     asked = Asked([Turn(), Fail(float("nan"), 7, 0)])
     asked.said.append(Take(7))  # and has not heard the answer
     rank = object.__new__(client.Servers)
-    rank._rank, rank._size, rank._owed, rank._lines = 1, 2, 1, cast(Any, asked)
+    rank._rank, rank._size, rank._unread_answers, rank._lines = 1, 2, 1, cast(Any, asked)
     with pytest.raises(TrainingFailed, match="it is nan at step 8 on rank 0"):
         rank.raise_failure()
-    assert asked.said[1:] == [Why()] and not asked.answers
+    assert asked.said[1:] == [AskFailure()] and not asked.answers
 
 
 # ---------------------------------------------------------------- real workers
@@ -359,13 +359,13 @@ def test_pieces_are_handed_out_in_turn_and_nobody_runs_further_ahead_than_allowe
     assert clocks.take(0, 5, leaving=False) == Turn(finished=0, complete=5), "all of this step are taken"
     assert clocks.take(0, 6, leaving=False).piece == 0, "one step ahead"
     assert clocks.take(0, 7, leaving=False) == Turn(wait=True, finished=0, complete=5)
-    clocks.done(0, 5, 1.0, 0.25, 0.1)
+    clocks.finish_piece(0, 5, 1.0, 0.25, 0.1)
     assert clocks.close(5).loss == 4.0, "of what is known, by its part of the batch"
     assert (clocks.complete, clocks.finished) == (5, 1)
-    clocks.done(1, 5, 2.0, 0.75, 0.3)
+    clocks.finish_piece(1, 5, 2.0, 0.75, 0.3)
     assert (clocks.complete, clocks.losses(5), clocks.losses(6)) == (6, [3.0], [])
     assert clocks.take(0, 7, leaving=False).piece == 0 and clocks.take(1, 5, leaving=False).piece is None
-    clocks.done(0, 6, 0.5, 0.5, 0.5)
+    clocks.finish_piece(0, 6, 0.5, 0.5, 0.5)
     closed = clocks.close(6)
     assert (closed.loss, closed.compute_s, closed.pieces, closed.leave) == (1.0, (0.3, 0.3), (2, 1), False)
     assert clocks.close(7).loss == 1.0, "nothing is known of it yet"

@@ -17,18 +17,18 @@ from fairlead.errors import InvalidSpec, TrainingFailed
 from fairlead.planning.memory import LARGE_BYTES
 from fairlead.training.data import check_batch, open_samples
 from fairlead.training.optimizers import (
-    forget_parameters,
+    drop_parameters,
     load_optimizer,
     make_optimizer,
-    partial_objection,
-    quicken,
-    stand_in,
+    placeholder_parameter,
+    use_fused_kernel,
+    why_not_sharded,
 )
 from fairlead.training.result import final_metrics, write_result
 from fairlead.training.samples import GeneratedSamples, Resident
 from fairlead.training.session import Session
-from fairlead.training.snapshots.sharded_files import whole_shards, write_parts
-from fairlead.training.step_flags import GroupFlags, RankFlags, alone, count, pack, unpack
+from fairlead.training.snapshots.sharded_files import whole_shards, write_shards
+from fairlead.training.step_flags import GroupFlags, RankFlags, flag_count, pack, single_rank_flags, unpack
 
 CPU = torch.device("cpu")
 LARGE = int(LARGE_BYTES // (3 * 4))  # numbers: a weight and two moments, of four bytes each
@@ -48,7 +48,7 @@ def session(**more: Any) -> Session:
 
 
 def step(own: Session, loss: float = 0.5, *, index: int = 0) -> None:
-    own.remember_buffers()
+    own.save_buffers()
     own.optimizer.zero_grad(set_to_none=True)
     nn.functional.cross_entropy(own.model(X[index : index + 4]), Y[index : index + 4]).backward()
     own.optimizer.step()
@@ -60,12 +60,12 @@ def test_an_epoch_is_as_many_steps_as_batches_begin_and_ends_are_known() -> None
     assert (own.steps_per_epoch, own.total_steps) == (3, 6)
     seen = []
     for _ in range(6):
-        seen.append((own.step, own.point, own.at_epoch_end, own.epoch_is_open, own.done))
+        seen.append((own.step, own.position, own.at_epoch_end, own.evaluation_due, own.done))
         step(own)
-        if own.epoch_is_open:
-            seen.append((own.step, own.point, own.at_epoch_end, own.epoch_is_open, own.done))
+        if own.evaluation_due:
+            seen.append((own.step, own.position, own.at_epoch_end, own.evaluation_due, own.done))
             own.close_epoch({"eval_loss": 1.0})
-    seen.append((own.step, own.point, own.at_epoch_end, own.epoch_is_open, own.done))
+    seen.append((own.step, own.position, own.at_epoch_end, own.evaluation_due, own.done))
     assert seen == [
         (0, 0, False, False, False), (1, 2, False, False, False), (2, 4, False, False, False),
         (3, 6, True, True, False), (3, 7, True, False, False), (4, 8, False, False, False),
@@ -86,7 +86,7 @@ def test_an_epoch_is_looked_at_only_by_who_has_something_to_look_at(more: dict[s
     own = session(**more)
     for _ in range(3):
         step(own)
-    assert own.epoch_is_open is opens
+    assert own.evaluation_due is opens
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_model_to_keep_is_that_of_the_best_epoch_if_it_is_to_be_kept(keep_be
         for _ in range(3):
             step(own)
         found.append(own.close_epoch({"eval_loss": figure}))
-    assert found == [keep_best, False, keep_best] and own.judgement.best == 1.0
+    assert found == [keep_best, False, keep_best] and own.early_stopping.best == 1.0
 
 
 def test_a_training_that_stops_early_is_done_before_its_last_step() -> None:
@@ -144,35 +144,39 @@ def test_half_a_step_is_undone_and_a_whole_one_is_not() -> None:
     own = session()
     step(own)
     was = {name: buffer.clone() for name, buffer in own.model.named_buffers()}
-    own.undo_half_step()
+    own.roll_back_step()
     assert all(torch.equal(buffer, was[name]) for name, buffer in own.model.named_buffers()), "it was a whole one"
-    own.remember_buffers()
+    own.save_buffers()
     own.model(X).sum().backward()
     assert not all(torch.equal(buffer, was[name]) for name, buffer in own.model.named_buffers())
-    own.undo_half_step()
+    own.roll_back_step()
     assert all(torch.equal(buffer, was[name]) for name, buffer in own.model.named_buffers())
     assert all(parameter.grad is None for parameter in own.model.parameters())
     own.model(X)
-    own.undo_half_step()
+    own.roll_back_step()
     assert not torch.equal(own.model[1].running_mean, was["1.running_mean"]), "only what was remembered is undone"
 
 
 def test_a_state_goes_on_in_another_worker_where_it_stood() -> None:
     schedule = {"scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5)}
     fresh = session()
-    assert (fresh.live, fresh.spoiled, fresh.adrift, fresh.pending) == (False, False, False, None)
+    assert (fresh.live, fresh.weights_lost, fresh.diverged, fresh.unread_shards) == (False, False, False, None)
     own, other = (
         session(**schedule, early_stopping=3, eval_data=(X, Y)),
         session(**schedule, early_stopping=3, eval_data=(X, Y), seed=3),
     )
-    own.course.note(0, 2, "replicas", (0.5, 0.5))
+    own.run_schedule.note(0, 2, "replicas", (0.5, 0.5))
     for _ in range(3):
         step(own)
     own.close_epoch({"eval_loss": 2.0})
-    other.spoiled = other.adrift = True
+    other.weights_lost = other.diverged = True
     other.load(own.dump())
-    assert (other.live, other.spoiled, other.adrift) == (True, False, False)
-    assert (other.step, other.point) == (3, 7) and other.course == own.course and other.judgement.best == 2.0
+    assert (other.live, other.weights_lost, other.diverged) == (True, False, False)
+    assert (
+        (other.step, other.position) == (3, 7)
+        and other.run_schedule == own.run_schedule
+        and other.early_stopping.best == 2.0
+    )
     for mine, theirs in ((own, other), (other, own)):
         assert len(mine.history) == 3 and mine.optimizer.param_groups[0]["lr"] == theirs.optimizer.param_groups[0]["lr"]
     for each in (own, other):
@@ -186,8 +190,8 @@ def test_a_state_of_the_first_version_has_neither_course_nor_judgement() -> None
     own, other = session(), session()
     step(own)
     told = {key: value for key, value in own.state().items() if key not in ("judgement", "course", "course_whole")}
-    other.adopt(told)
-    assert other.step == 1 and other.course.stretches == []
+    other.load_state(told)
+    assert other.step == 1 and other.run_schedule.entries == []
 
 
 class Hidden(nn.Module):
@@ -213,7 +217,7 @@ def test_what_no_state_of_the_model_holds_is_carried_where_passes_change_it() ->
     assert float(other.model.seen) == 7.0
     plain = {key: value for key, value in own.state().items() if key != "transient"}
     other.model.seen.fill_(9.0)
-    other.adopt(plain)
+    other.load_state(plain)
     assert float(other.model.seen) == 9.0, "an old snapshot does not tell"
 
 
@@ -226,7 +230,7 @@ def test_only_a_large_model_is_handed_over_in_parts_unless_it_is_said(
 ) -> None:
     own = session(sharded_snapshots=told)
     own.model = nn.Linear(width, 1, bias=False, device="meta") if width else own.model
-    assert own.in_parts is parts
+    assert own.snapshots_sharded is parts
 
 
 @pytest.mark.parametrize(
@@ -266,7 +270,7 @@ def test_the_result_tells_the_last_figures_that_are_numbers(tmp_path: Path) -> N
         for _ in range(3):
             step(own, loss=0.25)
         if own.close_epoch({"eval_loss": figure, "odd": float("nan")}):
-            own.judgement.keep(own.model.state_dict())
+            own.early_stopping.keep(own.model.state_dict())
             best = own.model[0].weight.detach().clone()
         assert epoch == 0 or not torch.equal(own.model[0].weight, best)
     assert final_metrics(own) == {"loss": 0.25, "eval_loss": 2.0}
@@ -340,7 +344,7 @@ def test_the_optimizer_is_the_users_or_adamw_and_uses_one_kernel_where_that_is_l
     assert usual.defaults["fused"] is True and usual.param_groups[0]["foreach"] is False
     with pytest.raises(InvalidSpec, match="the factory made list"):
         make_optimizer(training(optimizer=lambda p: list(p)), weights)
-    with pytest.raises(InvalidSpec, match="LBFGS computes the loss several times"):
+    with pytest.raises(InvalidSpec, match="LBFGS calls a closure several times"):
         make_optimizer(training(optimizer=torch.optim.LBFGS), weights)
 
 
@@ -356,13 +360,13 @@ def test_the_optimizer_is_the_users_or_adamw_and_uses_one_kernel_where_that_is_l
 )  # fmt: skip
 def test_what_the_user_chose_stays(optimizer: Any, fused: bool | None) -> None:
     made = optimizer([nn.Parameter(torch.ones(2))])
-    quicken(made)
+    use_fused_kernel(made)
     assert made.param_groups[0].get("fused") is fused
 
 
 def test_kernels_are_for_plain_numbers_only() -> None:
     made = torch.optim.SGD([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
-    quicken(made)
+    use_fused_kernel(made)
     assert not made.param_groups[0].get("fused")
 
 
@@ -388,16 +392,16 @@ def test_an_optimizer_that_cannot_be_tried_says_so_in_one_line() -> None:
     def cross(parameters: Any) -> Any:
         raise ValueError("not\n  today " + "x" * 300)
 
-    said = partial_objection(training(optimizer=cross), model)
+    said = why_not_sharded(training(optimizer=cross), model)
     assert "only whole copies can run: not today" in said and len(said) < 220
     others = [nn.Parameter(torch.ones(1))]
-    assert "others than those" in partial_objection(training(optimizer=lambda p: torch.optim.SGD(others)), model)
+    assert "other than those" in why_not_sharded(training(optimizer=lambda p: torch.optim.SGD(others)), model)
 
     class Odd(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             raise LookupError
 
-    assert partial_objection(training(optimizer=lambda p: Odd(p)), model).endswith(": LookupError")
+    assert why_not_sharded(training(optimizer=lambda p: Odd(p)), model).endswith(": LookupError")
 
 
 @pytest.mark.parametrize("axis", [0, -1])
@@ -407,21 +411,21 @@ def test_an_optimizer_that_looks_along_an_axis_is_found(axis: int) -> None:
             for parameter in self.param_groups[0]["params"]:
                 parameter.data -= parameter.grad.mean(axis, keepdim=True)
 
-    assert "Along looks at parameters as a whole" in partial_objection(
+    assert "Along needs whole parameters" in why_not_sharded(
         training(optimizer=lambda p: Along(p)), nn.Linear(2, 2, bias=False)
     )
 
 
 def test_parameters_that_others_train_take_no_memory_and_are_forgotten() -> None:
-    there = stand_in(torch.Size((1000, 1000)), torch.float64)
+    there = placeholder_parameter(torch.Size((1000, 1000)), torch.float64)
     assert there.shape == (1000, 1000) and there.dtype == torch.float64 and there.untyped_storage().nbytes() == 8
     own, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([{"params": [own]}, {"params": [other]}], momentum=0.9)
     own.grad, other.grad = torch.ones(2), torch.ones(3)
     optimizer.step()
-    forget_parameters(optimizer, [])
+    drop_parameters(optimizer, [])
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
-    forget_parameters(optimizer, [other])
+    drop_parameters(optimizer, [other])
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 0]
     assert own in optimizer.state and other not in optimizer.state
 
@@ -432,12 +436,12 @@ def test_parameters_that_others_train_take_no_memory_and_are_forgotten() -> None
 def test_words_of_all_ranks_add_up_to_what_everybody_hears() -> None:
     said = [RankFlags(1.0, 2.0, True, False), RankFlags(3.0, 4.0, False, True), RankFlags(5.0, 6.0, True, False)]
     values = [pack(word, rank, 3) for rank, word in enumerate(said)]
-    assert all(len(each) == count(3) == 8 for each in values)
+    assert all(len(each) == flag_count(3) == 8 for each in values)
     heard = unpack([sum(column) for column in zip(*values, strict=True)], 3)
     assert heard == GroupFlags((1.0, 3.0, 5.0), (2.0, 4.0, 6.0), 2, True) and heard.loss == 9.0
     assert not unpack(pack(RankFlags(), 0, 1), 1).snapshot and unpack([0.9999, 0, 0, 0], 1).leaving == 1
-    assert alone(RankFlags(1.0, 2.0, True, True)) == GroupFlags((1.0,), (2.0,), 1, True)
-    assert unpack(pack(RankFlags(1.0, 2.0, True, True), 0, 1), 1) == alone(RankFlags(1.0, 2.0, True, True))
+    assert single_rank_flags(RankFlags(1.0, 2.0, True, True)) == GroupFlags((1.0,), (2.0,), 1, True)
+    assert unpack(pack(RankFlags(1.0, 2.0, True, True), 0, 1), 1) == single_rank_flags(RankFlags(1.0, 2.0, True, True))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -479,15 +483,15 @@ def test_what_lies_in_parts_is_read_with_or_without_what_only_training_needs(tmp
     own = session()
     step(own)
     named = own.model.state_dict().keys()
-    write_parts(tmp_path, own.model, whole_shards(own.model), own.optimizer, named)
+    write_shards(tmp_path, own.model, whole_shards(own.model), own.optimizer, named)
     for weights_only in (True, False):
         other = session(seed=8)
-        other.fetch(weights_only=weights_only)
+        other.load_shards(weights_only=weights_only)
         assert not torch.equal(other.model[0].weight, own.model[0].weight), "nothing lies in parts"
-        other.adopt(own.place() | {"parts": str(tmp_path), "groups": own.optimizer.state_dict()["param_groups"]})
+        other.load_state(own.place() | {"parts": str(tmp_path), "groups": own.optimizer.state_dict()["param_groups"]})
         assert other.state()["parts"] == str(tmp_path) and "model" not in other.state()
-        other.fetch(weights_only=weights_only)
-        assert other.pending is None and other.step == 1
+        other.load_shards(weights_only=weights_only)
+        assert other.unread_shards is None and other.step == 1
         for one, two in zip(own.model.state_dict().values(), other.model.state_dict().values(), strict=True):
             assert torch.equal(one, two)
         assert bool(other.optimizer.state) is not weights_only

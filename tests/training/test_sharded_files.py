@@ -9,18 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.training.batch_ranges import part
-from fairlead.training.group import in_words
+from fairlead.training.batch_ranges import rank_range
+from fairlead.training.group import explain_error
 from fairlead.training.history import History
 from fairlead.training.randomness import Layout, sample_mask
 from fairlead.training.seeds import epoch_order, mix
-from fairlead.training.snapshots.flat_state import opened
+from fairlead.training.snapshots.flat_state import read_state
 from fairlead.training.snapshots.snapshotter import Snapshots
 
 
 @given(st.integers(0, 1000), st.lists(st.floats(0.01, 10), min_size=1, max_size=9))
 def test_parts_are_contiguous_and_take_everything_once(total: int, shares: list[float]) -> None:
-    taken = [place for rank in range(len(shares)) for place in part(total, shares, rank)]
+    taken = [place for rank in range(len(shares)) for place in rank_range(total, shares, rank)]
     assert taken == list(range(total))
 
 
@@ -37,7 +37,7 @@ def test_parts_are_contiguous_and_take_everything_once(total: int, shares: list[
     ],
 )  # fmt: skip
 def test_a_lost_peer_is_toldin_words_and_not_in_source_lines(raw: str, words: str) -> None:
-    assert in_words(RuntimeError(raw)) == words
+    assert explain_error(RuntimeError(raw)) == words
 
 
 @given(st.integers(1, 500), st.integers(0, 5))
@@ -74,11 +74,11 @@ def test_history_survives_being_handed_over() -> None:
     history, other = History(2), History(2)
     for step in range(5):
         history.add(100.0 + step, 1.0 / (step + 1))
-    history.mark(2, {"accuracy": 0.5})
+    history.record_metrics(2, {"accuracy": 0.5})
     other.load(history.state())
     assert list(other.rows(0)) == list(history.rows(0))
     assert [row["epoch"] for row in other.rows(0)] == [0, 0, 1, 1, 2]
-    assert other.last_marks == {"accuracy": 0.5}
+    assert other.last_metrics == {"accuracy": 0.5}
 
 
 CPU = torch.device("cpu")
@@ -95,7 +95,7 @@ def test_only_the_newest_two_snapshots_are_kept_and_other_nodes_memories_are_fou
     found = [(stored.step, stored.where) for stored in snapshots(tmp_path, "n1").find()]
     assert found == [(100, "memory"), (100, "disk"), (10, "memory"), (10, "disk")]
     data = snapshots(tmp_path, "n1").find()[0].read()
-    assert data is not None and opened(data, CPU) == {"step": 100}
+    assert data is not None and read_state(data, CPU) == {"step": 100}
     assert not list(tmp_path.rglob("*.tmp"))
 
 
@@ -105,4 +105,4 @@ def test_without_memory_a_snapshot_goes_to_disk(tmp_path: Path) -> None:
     store.write(3, {"step": 3})
     (stored,) = store.find()
     data = stored.read()
-    assert data is not None and (stored.where, opened(data, CPU)) == ("disk", {"step": 3})
+    assert data is not None and (stored.where, read_state(data, CPU)) == ("disk", {"step": 3})

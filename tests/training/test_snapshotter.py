@@ -20,9 +20,9 @@ from fairlead.errors import NotFound
 from fairlead.grid import Grid
 from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, BlockInfo, snapshot_label
 from fairlead.training.snapshots import snapshotter as module
-from fairlead.training.snapshots.flat_state import opened, put_together, taken_apart
+from fairlead.training.snapshots.flat_state import flat_state_from_parts, flatten_state, read_state
 from fairlead.training.snapshots.grid_snapshots import GridSnapshots
-from fairlead.training.snapshots.snapshot_files import Stored
+from fairlead.training.snapshots.snapshot_files import StoredSnapshot
 from fairlead.training.snapshots.snapshotter import Snapshots
 from tests.training.conftest import MakeGrid
 
@@ -43,7 +43,7 @@ class Node:
 
     def write(self, step: int, state: dict[str, Any] | None = None, *, wait: bool = False) -> None:
         self.snapshots.write(step, state or {"step": step, "weights": torch.full((MB,), float(step))}, wait=wait)
-        self.snapshots.finish()
+        self.snapshots.wait()
 
     def found(self) -> list[tuple[int, str, str]]:
         return [(stored.step, stored.where, stored.path.suffix) for stored in self.snapshots.find()]
@@ -53,7 +53,7 @@ class Node:
         for stored in self.snapshots.find():
             data = stored.read()
             if data is not None:
-                return opened(data, CPU)
+                return read_state(data, CPU)
         raise AssertionError("nothing can be read")
 
 
@@ -79,13 +79,13 @@ def test_a_state_taken_apart_is_put_together_bit_by_bit() -> None:
         "odd": (torch.empty(0, 2), torch.tensor(5), torch.zeros(4)[::2], torch.ones(1).expand(1 << 40)),
         "text": ("x", 1), "none": None, "sparse": torch.eye(3).to_sparse(),
     }  # fmt: skip
-    flat = taken_apart(state)
+    flat = flatten_state(state)
     room, parts, place = memoryview(bytearray(sum(flat.lengths) + 64 * len(flat.lengths))), [], 0
     for length in flat.lengths:
         parts.append((place, length))
         place += -(-length // 64) * 64
     flat.write(room, parts)
-    again = put_together(flat.meta, [room[begin : begin + length] for begin, length in parts]).state(CPU)
+    again = flat_state_from_parts(flat.meta, [room[begin : begin + length] for begin, length in parts]).state(CPU)
     for name, value in model.state_dict().items():
         assert torch.equal(again["model"][name], value) and again["model"][name].dtype == value.dtype
     assert again["model"]["0.weight"].stride() == first.weight.stride()
@@ -104,7 +104,7 @@ def test_a_state_that_holds_code_is_not_opened() -> None:
             return os.system, ("true",)
 
     with pytest.raises(pickle.UnpicklingError):
-        taken_apart({"evil": Evil()}).state(CPU)
+        flatten_state({"evil": Evil()}).state(CPU)
 
 
 # ---------------------------------------------------------------- in the grid
@@ -134,7 +134,7 @@ def test_the_state_is_that_of_the_moment_however_it_changes_behind(tmp_path: Pat
         weights.fill_(step)
         node.snapshots.write(step, {"step": step, "weights": weights, "list": [step]})
         weights.fill_(-1.0)
-        node.snapshots.finish()
+        node.snapshots.wait()
         found = node.newest()
         assert found["step"] == step and found["list"] == [step] and bool((found["weights"] == step).all())
 
@@ -170,7 +170,7 @@ def test_the_disk_has_it_when_the_node_is_gone(tmp_path: Path, make_grid: MakeGr
     node.write(7, wait=True)
     for stored in node.memory.iterdir():
         stored.unlink()  # with its node
-    node.snapshots._shelf = None  # as a worker of a platform without grids sees it
+    node.snapshots._grid = None  # as a worker of a platform without grids sees it
     assert node.newest()["step"] == 7 and bool((node.newest()["weights"] == 7.0).all())
 
 
@@ -199,9 +199,9 @@ def test_a_damaged_block_gives_way_to_an_older_one(tmp_path: Path, make_grid: Ma
     while not all(info.digest for info in blocks()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    from fairlead.training.snapshots.grid_snapshots import _named
+    from fairlead.training.snapshots.grid_snapshots import _block_of
 
-    newest = _named(node.memory / "snapshot-2.grid")
+    newest = _block_of(node.memory / "snapshot-2.grid")
     with grid.open(newest) as block:
         place = memoryview(block.parts()[1])
         offset = np.frombuffer(place, np.uint8).ctypes.data - grid._line.reading().address
@@ -252,7 +252,7 @@ def test_a_worker_killed_at_any_moment_leaves_a_whole_snapshot_and_no_room_taken
     node = Node(tmp_path)
     node.write(step + 100)
     node.write(step + 101)
-    node.snapshots.rearm(writes=False)
+    node.snapshots.begin_generation(writes=False)
     with alone.connect() as grid:
         deadline = time.monotonic() + 30
         while grid.usage().used > 3 * 17 * MB or len(blocks()) != 2:  # what the dead had reserved or not noted is free
@@ -285,14 +285,14 @@ def test_without_room_in_the_grid_it_is_written_as_a_file_and_said_once(
         node.write(step)
         assert node.newest()["step"] == step
     assert {suffix for _, where, suffix in node.found() if where == "memory"} <= {".block", ".pt"}
-    assert capsys.readouterr().out.count("snapshots do not go into the grid") == 1
+    assert capsys.readouterr().out.count("snapshots cannot go into the grid") == 1
     assert not blocks()
 
 
 def test_room_that_others_hold_is_waited_for_with_files(
     tmp_path: Path, make_grid: MakeGrid, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.training.snapshots.grid_snapshots.REST_S", 0.0)
+    monkeypatch.setattr("fairlead.training.snapshots.grid_snapshots.BACKOFF_S", 0.0)
     alone = make_grid(quota=16 * MB)
     node = Node(tmp_path)
     with alone.connect() as grid:
@@ -304,7 +304,7 @@ def test_room_that_others_hold_is_waited_for_with_files(
         node.write(2)
     assert (2, "memory", ".grid") in node.found() and node.newest()["step"] == 2
     said = capsys.readouterr().out
-    assert said.count("do not go into the grid") == 1 and said.count("go into the grid again") == 1
+    assert said.count("cannot go into the grid") == 1 and said.count("go into the grid again") == 1
 
 
 def test_with_little_room_the_older_snapshot_goes_before_any_file_is_written(
@@ -321,7 +321,7 @@ def test_a_snapshot_outlives_data_that_can_be_made_again(tmp_path: Path, make_gr
     alone = make_grid(quota=32 * MB, spill_bytes=0)
     node = Node(tmp_path)
     node.write(1)
-    node.snapshots.rearm(writes=False)
+    node.snapshots.begin_generation(writes=False)
     with alone.connect() as grid:
         for _ in range(30):
             grid.put([bytes(3 * MB)], kind="data", meta={}, label="dataset/x", cost_s=60.0)
@@ -383,8 +383,8 @@ def test_a_snapshot_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     torch.save({"step": 4}, buffer)
     data = buffer.getvalue()
     (folder / "snapshot-4.pt").write_bytes(data + b"fairlead-crc32:" + f"{zlib.crc32(data):08x}".encode())
-    found = Stored(4, folder / "snapshot-4.pt", "disk").read()
-    assert found is not None and opened(found, CPU) == {"step": 4}
+    found = StoredSnapshot(4, folder / "snapshot-4.pt", "disk").read()
+    assert found is not None and read_state(found, CPU) == {"step": 4}
 
 
 def test_a_reader_of_a_block_that_is_gone_is_told(tmp_path: Path, make_grid: MakeGrid) -> None:
@@ -409,12 +409,12 @@ def test_on_disk_a_large_state_has_the_grids_own_hash_and_a_damaged_one_is_seen(
     node.write(2)  # the first was staged beside
     file = tmp_path / "job" / "snapshots" / "snapshot-2.block"
     assert b"fairlead-blake2b:" in file.read_bytes()[-90:]
-    found = Stored(2, file, "disk").read()
-    assert found is not None and opened(found, CPU)["step"] == 2
+    found = StoredSnapshot(2, file, "disk").read()
+    assert found is not None and read_state(found, CPU)["step"] == 2
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
-    assert Stored(2, file, "disk").read() is None
+    assert StoredSnapshot(2, file, "disk").read() is None
 
 
 @pytest.mark.parametrize(("cost_s", "pause_s"), [(0.0, 1.0), (0.01, 1.0), (0.3, 10.0), (3.0, 100.0)])
@@ -435,7 +435,7 @@ def test_snapshots_without_a_grid_take_three_hundredths_of_the_time_at_most(
     now_s[0] += 1.0
     assert snapshots.due()
     snapshots.write(5, {"step": 5})
-    snapshots.finish()
+    snapshots.wait()
     step, where, _, took_s, waited_s = told[0]
     assert (step, where, took_s, waited_s) == (5, "memory", pytest.approx(cost_s), pytest.approx(cost_s))
     assert list(snapshots.waits_s) == [pytest.approx(cost_s)]
@@ -443,7 +443,7 @@ def test_snapshots_without_a_grid_take_three_hundredths_of_the_time_at_most(
     for after_s, due in ((pause_s - 0.01, False), (pause_s + 0.01, True)):
         now_s[0] = written_s + after_s
         assert snapshots.due() is due
-    snapshots.rearm()
+    snapshots.begin_generation()
     assert not snapshots.due(), "the first one of a generation is not due at once"
     now_s[0] += pause_s + 0.01
     assert snapshots.due()
@@ -454,7 +454,7 @@ def test_memory_keeps_two_steps_and_disk_two_and_the_furthest_is_found_first(tmp
     snapshots = Snapshots(tmp_path / "job", memory, lambda *_: None)
     for step in (1, 2, 3, 4):
         snapshots.write(step, {"step": step}, wait=step in (1, 2, 4))
-        snapshots.finish()
+        snapshots.wait()
     found = [(stored.step, stored.where) for stored in snapshots.find()]
     assert found[0] == (4, "memory") and found[1] == (4, "disk")
     assert [step for step, where in found if where == "memory"] == [4, 3]
@@ -472,7 +472,7 @@ def test_a_snapshot_in_parts_that_took_three_seconds_is_not_due_again_for_a_hund
 
     now_s[0] = 10.0
     assert snapshots.due()
-    snapshots.write_parts(1, save, lambda file: file.write(b"place") and None)
+    snapshots.write_sharded(1, save, lambda file: file.write(b"place") and None)
     dues = []
     for now_s[0] in (13.0, 100.0, 112.9, 113.1):
         dues.append(snapshots.due())

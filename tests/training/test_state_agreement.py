@@ -11,9 +11,9 @@ import torch
 
 from fairlead.errors import FairleadError, InvalidSpec, TrainingFailed
 from fairlead.training.group import Group
-from fairlead.training.snapshots.flat_state import FlatState, opened
+from fairlead.training.snapshots.flat_state import FlatState, read_state
 from fairlead.training.snapshots.snapshotter import Snapshots
-from fairlead.training.state_agreement import AgreedState, agree
+from fairlead.training.state_agreement import AgreedState, agree_on_state
 from tests.training.ranks import together
 
 
@@ -22,12 +22,12 @@ class Carried:
 
     def __init__(self, step: int = 0, text: str = "fresh", *, live: bool = False, half: bool = False) -> None:
         self.step, self.text, self.live, self.half = step, text, live, half
-        self.adrift = self.spoiled = False
+        self.diverged = self.weights_lost = False
         self.lines = ["weight of shape (3,)", "10 samples"]
         self.loads = 0
 
     @property
-    def point(self) -> int:
+    def position(self) -> int:
         return 2 * self.step + self.half
 
     def description(self) -> list[str]:
@@ -39,9 +39,9 @@ class Carried:
         return buffer.getvalue()
 
     def load(self, data: bytes | FlatState) -> None:
-        found = opened(data, torch.device("cpu"))
+        found = read_state(data, torch.device("cpu"))
         self.step, self.text, self.half = found["step"], found["text"], bool(found.get("half"))
-        self.live, self.spoiled, self.loads = True, False, self.loads + 1
+        self.live, self.weights_lost, self.loads = True, False, self.loads + 1
 
 
 def stores(place: Path, rank: int) -> Snapshots:
@@ -50,10 +50,10 @@ def stores(place: Path, rank: int) -> Snapshots:
 
 def agreed(place: Path, carried: list[Carried]) -> tuple[AgreedState, list[Carried]]:
     def work(group: Group) -> AgreedState:
-        return agree(group, carried[group.rank], stores(place, group.rank))
+        return agree_on_state(group, carried[group.rank], stores(place, group.rank))
 
     found = together(place, len(carried), work)
-    assert all(each.live and not each.adrift and not each.spoiled for each in carried)
+    assert all(each.live and not each.diverged and not each.weights_lost for each in carried)
     assert len(set(found)) == 1
     return found[0], carried
 
@@ -97,7 +97,7 @@ def test_only_those_who_lack_the_state_take_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("adrift", [0, 1])
 def test_where_somebody_is_adrift_all_take_the_state_of_one(tmp_path: Path, adrift: int) -> None:
     carried = [Carried(6, "a", live=True), Carried(6, "b", live=True)]
-    carried[adrift].adrift = True
+    carried[adrift].diverged = True
     agreed(tmp_path, carried)
     assert [(each.text, each.loads) for each in carried] == [("a", 0), ("a", 1)]
 
@@ -140,7 +140,7 @@ def test_an_empty_shell_is_filled_from_the_first_snapshot_and_refused_without_an
     def shells() -> list[Carried]:
         made = [Carried(), Carried()]
         for each in made:
-            each.spoiled = True
+            each.weights_lost = True
         return made
 
     with pytest.raises(TrainingFailed, match="no snapshot"):
@@ -159,14 +159,14 @@ def test_ranks_that_made_another_model_are_refused_by_all_alike(tmp_path: Path) 
     def refused(said: list[Carried]) -> list[str]:
         def work(group: Group) -> str:
             with pytest.raises(InvalidSpec) as error:
-                agree(group, said[group.rank], stores(tmp_path, group.rank))
+                agree_on_state(group, said[group.rank], stores(tmp_path, group.rank))
             return str(error.value)
 
         return together(tmp_path, len(said), work)
 
     told = refused(carried)
     assert len(set(told)) == 1
-    assert "rank 1 made another one than rank 0 at step 5: 11 samples instead of 10 samples" in told[0]
+    assert "rank 1 differs from rank 0 at step 5: 11 samples instead of 10 samples" in told[0]
     longer = [Carried(), Carried()]
     longer[1].lines = [*longer[0].lines, "one more"]
     assert all("one more instead of nothing more" in text for text in refused(longer))

@@ -11,8 +11,8 @@ import fairlead
 from fairlead import wire
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
-from fairlead.training.batch_ranges import pieces
-from fairlead.training.optimizers import make_optimizer, partial_objection
+from fairlead.training.batch_ranges import pass_ranges
+from fairlead.training.optimizers import make_optimizer, why_not_sharded
 from fairlead.training.session import Session
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
@@ -97,13 +97,13 @@ def test_what_does_not_mind_gives_the_result_of_one_process(
 @pytest.mark.parametrize(
     ("params", "plan", "words"),
     [
-        ({"optimizer": "whole"}, SHARDS, "Adafactor looks at parameters as a whole"),
-        ({"counts": True}, STAGES, "t changes in a pass, and stages would not hear of it"),
+        ({"optimizer": "whole"}, SHARDS, "Adafactor needs whole parameters"),
+        ({"counts": True}, STAGES, "t changes in every pass, and stages cannot pass it on"),
         ({"norm": True}, STAGES, "batch norm would see parts of a batch"),
         (
             {"norm": True},
             Plan(pipeline=2, microbatches=1, schedule="gpipe", cuts=("blocks.1",)),
-            "or samples that fill it up",
+            "or padding",
         ),
     ],
 )
@@ -148,12 +148,12 @@ class Rows(torch.optim.SGD):
 )  # fmt: skip
 def test_an_optimizer_is_tried_on_halves_of_parameters(optimizer: Any, whole: bool) -> None:
     model = torch.nn.Linear(4, 2)
-    assert bool(partial_objection(made(model, optimizer=optimizer), model)) is whole
+    assert bool(why_not_sharded(made(model, optimizer=optimizer), model)) is whole
 
 
 def test_an_optimizer_that_wants_a_closure_is_refused_by_name() -> None:
     model = torch.nn.Linear(4, 2)
-    with pytest.raises(InvalidSpec, match="LBFGS computes the loss several times"):
+    with pytest.raises(InvalidSpec, match="LBFGS calls a closure several times"):
         make_optimizer(made(model, optimizer=torch.optim.LBFGS), list(model.parameters()))
 
 
@@ -189,10 +189,10 @@ def test_what_every_pass_changes_is_found_and_told() -> None:
 @pytest.mark.parametrize("total", [1, 5, 12])
 @pytest.mark.parametrize("together", [True, False])
 def test_passes_over_a_batch_take_every_sample_once(total: int, together: bool) -> None:
-    cuts = [pieces(total, 3, (0.7, 0.2, 0.1), rank, together=together) for rank in range(3)]
+    cuts = [pass_ranges(total, 3, (0.7, 0.2, 0.1), rank, together=together) for rank in range(3)]
     assert sorted(place for each in cuts for cut in each for place in cut) == list(range(total))
     if together:
-        alone = pieces(total, 3, (1.0,), 0, together=True)
+        alone = pass_ranges(total, 3, (1.0,), 0, together=True)
         assert [sorted(place for cut in each for place in cut) for each in zip(*cuts, strict=True)] == [
             list(cut) for cut in alone
         ]

@@ -20,7 +20,13 @@ from fairlead.training.group import PeerLost
 from fairlead.training.loop import LoopEnd, Outcome
 from fairlead.training.plan_measurement import WorkerPlace, _read, place_from
 from fairlead.training.session import Session
-from fairlead.training.worker import TrainingWorker, _ends_some, _Former, _raised, spec_from_environment
+from fairlead.training.worker import (
+    TrainingWorker,
+    _LeftGeneration,
+    _lets_ranks_exit,
+    _report_error,
+    spec_from_environment,
+)
 
 
 class Line:
@@ -47,12 +53,12 @@ class Resumption:
     """The decision of the ranks, as it is told."""
 
     def __init__(self, *, resumes: bool = False, goes: bool = True, over: bool = False) -> None:
-        self.over, self.pause_s, self._resumes, self._goes, self.asked = over, 0.5, resumes, goes, 0
+        self.decided_to_leave, self.pause_s, self._resumes, self._goes, self.asked = over, 0.5, resumes, goes, 0
 
-    def resumes(self) -> bool:
+    def should_resume(self) -> bool:
         return self._resumes
 
-    def goes(self) -> bool:
+    def decide_to_leave(self) -> bool:
         self.asked += 1
         return self._goes
 
@@ -66,7 +72,7 @@ class Snapshots:
     def write(self, step: int, state: Any, *, wait: bool = False) -> None:
         self.written.append((step, wait))
 
-    def finish(self) -> None:
+    def wait(self) -> None:
         self.finished += 1
 
     def find(self) -> list[Any]:
@@ -76,13 +82,13 @@ class Snapshots:
 def life(*waiting: Any, former: Any = None, generation: int = 3, resumed: bool = False, **session: Any) -> Any:
     made = object.__new__(TrainingWorker)
     made._line, made._snapshots, made._worker = Line(*waiting), Snapshots(), "w1"  # type: ignore[assignment]
-    made._generation, made._resumed, made._former, made._look = generation, resumed, former, None
+    made._generation, made._resumed, made._left_generation = generation, resumed, former
     made._session = SimpleNamespace(**({"step": 7, "live": True, "whole": dict} | session))  # type: ignore[assignment]
     return made
 
 
-def left(resumption: Resumption, *, ends: bool = False) -> _Former:
-    return _Former(join(3), SimpleNamespace(), (0.5, 0.5), resumption, ends)  # type: ignore[arg-type]
+def left(resumption: Resumption, *, ends: bool = False) -> _LeftGeneration:
+    return _LeftGeneration(join(3), SimpleNamespace(), (0.5, 0.5), resumption, ends)  # type: ignore[arg-type]
 
 
 def join(generation: int, breaks: int = 0, workers: tuple[str, ...] = ("w0", "w1")) -> wire.Join:
@@ -114,31 +120,31 @@ def test_a_call_is_followed_unless_the_ranks_have_decided_to_resume(
     resumption = Resumption(goes=goes)
     former = left(resumption)
     made = life(former=former)
-    assert made._may_follow(message, former) is follows and resumption.asked == asked
+    assert made._accept(message, former) is follows and resumption.asked == asked
     assert made._line.waiting == ([message] if kept else []), "what is not followed now is heard again afterwards"
-    assert (made._former is None) is (follows and asked > 0)
+    assert (made._left_generation is None) is (follows and asked > 0)
 
 
 def test_who_left_waits_no_longer_than_its_patience_and_then_takes_part_again() -> None:
     made = life(former=left(Resumption(resumes=True)))
-    assert made._next() is None and made._former is not None and made._line.paused == []
+    assert made._next_message() is None and made._left_generation is not None and made._line.paused == []
     called = life(join(4), former=left(Resumption()))
-    assert called._next() == join(4) and called._line.paused == [0.5] and called._former is None
+    assert called._next_message() == join(4) and called._line.paused == [0.5] and called._left_generation is None
     refused = life(join(4), former=left(Resumption(goes=False)))
-    assert refused._next() is None and refused._former is not None
+    assert refused._next_message() is None and refused._left_generation is not None
     over = life(join(4), former=left(Resumption(over=True)))
-    assert over._next() == join(4) and over._former is None and over._line.paused == [None]
+    assert over._next_message() == join(4) and over._left_generation is None and over._line.paused == [None]
     ends = life(join(4), former=left(Resumption(over=True), ends=True))
-    assert ends._next() == wire.Quit() and ends._line.waiting == [join(4)]
+    assert ends._next_message() == wire.Quit() and ends._line.waiting == [join(4)]
     plain = life(leave(3))
-    assert plain._next() == leave(3)
+    assert plain._next_message() == leave(3)
 
 
 def test_a_resumed_generation_is_told_and_joined_with_what_it_had(capsys: pytest.CaptureFixture[str]) -> None:
     former = left(Resumption(resumes=True))
     made, seen = life(former=former), list[Any]()
-    made._take_part = lambda *words: seen.append(words) or True
-    assert made._resume() is True and seen == [(former.join, former)] and made._former is None
+    made._run_generation = lambda *words: seen.append(words) or True
+    assert made._resume() is True and seen == [(former.join, former)] and made._left_generation is None
     assert made._line.sent == [wire.Joined(3, 7, resumed=True)]
     assert "generation 3: no call in time; resumed after step 7" in capsys.readouterr().out
 
@@ -155,7 +161,7 @@ def test_who_waits_for_its_peers_sees_that_the_control_plane_has_moved_on(
     waiting: list[Any], resumed: bool, why: str | None
 ) -> None:
     made = life(*waiting, resumed=resumed)
-    assert made._given_up() == why and made._line.waiting == waiting
+    assert made._why_abandoned() == why and made._line.waiting == waiting
 
 
 # ---------------------------------------------------------------- life
@@ -164,7 +170,7 @@ def test_who_waits_for_its_peers_sees_that_the_control_plane_has_moved_on(
 def test_words_are_followed_in_their_order_and_old_ones_are_not() -> None:
     done: list[Any] = []
     made = life(join(3), leave(2), join(4), leave(4), join(4), leave(5), wire.Quit(), join(9), generation=3)
-    made._ready = lambda: wire.Ready()
+    made._ready_message = lambda: wire.Ready()
 
     def take_part(call: wire.Join) -> bool:
         made._generation = call.generation
@@ -175,21 +181,25 @@ def test_words_are_followed_in_their_order_and_old_ones_are_not() -> None:
         done.append(call)
         return False
 
-    made._take_part, made._leave_alone = take_part, leave_alone
+    made._run_generation, made._leave_without_peers = take_part, leave_alone
     assert made.run() == 0 and done == [join(4), leave(4), leave(5)]
     assert made._line.sent == [wire.Ready()] and made._line.waiting == [join(9)]
     for last in (join(4), leave(3)):
         ending = life(last, join(5))
-        ending._ready, ending._take_part, ending._leave_alone = wire.Ready, lambda _: True, lambda _: True
+        ending._ready_message, ending._run_generation, ending._leave_without_peers = (
+            wire.Ready,
+            lambda _: True,
+            lambda _: True,
+        )
         assert ending.run() == 0 and ending._line.waiting == [join(5)]
     resumes = life(former=left(Resumption(resumes=True)))
-    resumes._ready, resumes._resume = wire.Ready, lambda: True
+    resumes._ready_message, resumes._resume = wire.Ready, lambda: True
     assert resumes.run() == 0
 
 
 def test_who_is_not_in_a_generation_is_behind_from_there_on() -> None:
     made = life()
-    assert made._take_part(join(4, workers=("w0",))) is False
+    assert made._run_generation(join(4, workers=("w0",))) is False
     assert made._generation == 4 and made._session.live is False and made._resumed is False
 
 
@@ -205,7 +215,7 @@ def test_who_leaves_alone_writes_what_it_holds_if_it_is_asked_to(
     said: wire.Leave, live: bool, goes: bool, written: list[tuple[int, bool]]
 ) -> None:
     made = life(live=live)
-    assert made._leave_alone(said) is goes and made._generation == 5
+    assert made._leave_without_peers(said) is goes and made._generation == 5
     assert made._snapshots.written == written and made._snapshots.finished == 1
     assert made._line.sent == [wire.Left(5, 7, said.snapshot)]
 
@@ -214,12 +224,12 @@ def test_after_a_loss_a_worker_is_sound_says_so_and_keeps_what_it_was_told() -> 
     done: list[str] = []
     group = SimpleNamespace(abort=lambda: done.append("abort"))
     loop = SimpleNamespace(reporter=SimpleNamespace(flush=lambda: done.append("flush")), leave=leave(3))
-    made = life(join(4), undo_half_step=lambda: done.append("undo"))
-    made._broken(group, loop, "gone")
+    made = life(join(4), roll_back_step=lambda: done.append("undo"))
+    made._report_broken(group, loop, "gone")
     assert done == ["abort", "undo", "flush"] and made._line.waiting == [leave(3), join(4)]
     assert made._line.sent == [wire.Broken(3, 7, "gone")]
     early = life()
-    early._broken(None, None, "nobody came")
+    early._report_broken(None, None, "nobody came")
     assert early._line.sent == [wire.Broken(3, 7, "nobody came")]
 
 
@@ -241,15 +251,19 @@ def a_loop() -> Any:
 def test_who_leaves_in_order_may_resume_unless_a_snapshot_was_asked_for(
     rank: int, snapshot: bool, exits: tuple[str, ...], over: bool
 ) -> None:
-    made, ranks = life(pending=None), group(rank)
+    made, ranks = life(unread_shards=None), group(rank)
     said = leave(3, snapshot=snapshot, exits=exits)
-    assert made._end(join(3), ranks, a_loop(), Outcome(LoopEnd.LEFT, said)) is over
+    assert made._end_generation(join(3), ranks, a_loop(), Outcome(LoopEnd.LEFT, said)) is over
     assert made._snapshots.written == ([(7, True)] if snapshot and rank == 0 else [])
     assert ranks.said == ["close"] and made._line.sent == [wire.Left(3, 7, snapshot)]
     if snapshot:
-        assert made._former is None
+        assert made._left_generation is None
     else:
-        assert made._former.shares == (0.7, 0.3) and made._former.ends is bool(exits) and made._former.group is ranks
+        assert (
+            made._left_generation.shares == (0.7, 0.3)
+            and made._left_generation.ends is bool(exits)
+            and made._left_generation.group is ranks
+        )
 
 
 @pytest.mark.parametrize(("rank", "pending", "live", "written"), [
@@ -260,17 +274,17 @@ def test_rank_0_writes_the_snapshot_that_was_asked_for_unless_all_have(
 ) -> None:
     made = life()
     made._session = object.__new__(Session)
-    made._session.step, made._session.live, made._session.pending = 7, live, pending
+    made._session.step, made._session.live, made._session.unread_shards = 7, live, pending
     made._session.whole = dict  # type: ignore[method-assign]
-    made._end(join(3), group(rank), a_loop(), Outcome(LoopEnd.LEFT, leave(3, snapshot=True)))
+    made._end_generation(join(3), group(rank), a_loop(), Outcome(LoopEnd.LEFT, leave(3, snapshot=True)))
     assert made._snapshots.written == written
 
 
 def test_what_snapshots_cost_is_told_when_there_were_any() -> None:
     made = life()
-    assert made._waits() == ""
+    assert made._snapshot_waits() == ""
     made._snapshots.waits_s = [0.001, 0.003, 0.5]
-    assert made._waits() == "; steps waited 3.0 ms for each of 3 snapshots (median)"
+    assert made._snapshot_waits() == "; steps waited 3.0 ms for each of 3 snapshots (median)"
     made._report_snapshot(5, "disk", 7, 0.5, 0.25)
     assert made._line.sent == [wire.Snapshot(3, 5, "disk", 7, 0.5, 0.25)]
 
@@ -291,7 +305,7 @@ def test_a_peer_that_is_lost_after_the_result_was_written_is_not_missed() -> Non
     [(leave(3), False), (leave(3, snapshot=True), True), (leave(3, exits=("w0",)), True)],
 )
 def test_some_end_with_a_snapshot_or_when_they_are_named(said: wire.Leave, some: bool) -> None:
-    assert _ends_some(said) is some
+    assert _lets_ranks_exit(said) is some
 
 
 @pytest.mark.parametrize(
@@ -313,7 +327,7 @@ def test_an_error_is_told_with_whether_another_attempt_can_help(
     assert isinstance(told, wire.Raised) and told.permanent is permanent and bool(told.trace) is trace
     error.missing = ["stage"]  # type: ignore[attr-defined]
     line = Line()
-    assert _raised(line, error, permanent=permanent) == 1 and line.sent[0].missing == ["stage"]  # type: ignore[arg-type]
+    assert _report_error(line, error, permanent=permanent) == 1 and line.sent[0].missing == ["stage"]  # type: ignore[arg-type]
 
 
 def raised(error: BaseException) -> int:

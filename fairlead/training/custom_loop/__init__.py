@@ -1,1 +1,1 @@
-"""People who keep their own loop: a function of a context takes the place of model, data and loss."""
+"""Custom training loops: a user's function of a context takes the place of model, data and loss."""

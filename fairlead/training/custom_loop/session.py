@@ -1,4 +1,4 @@
-"""What a worker with a loop of its own keeps from one generation to the next: the state that was offered, and rows."""
+"""What a worker with a custom loop keeps from one generation to the next: the offered state and the history."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from safetensors.torch import save_file, save_model
 
 from fairlead.errors import InvalidSpec
 from fairlead.training.definition import Training
-from fairlead.training.result import DataMade, put
+from fairlead.training.result import DataMade, write_atomically
 from fairlead.training.seeds import mix
-from fairlead.training.snapshots.flat_state import FlatState, opened
+from fairlead.training.snapshots.flat_state import FlatState, read_state
 
 
-class Rows:
-    """What was reported, a row each; steps may be left out."""
+class ReportedRows:
+    """The reported rows; steps may be missing."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, float]] = []
@@ -32,10 +32,10 @@ class Rows:
         self._rows.append(row)
 
     def forget_after(self, step: int) -> None:
-        """These steps will be taken again."""
+        """Drop the rows after this step, because these steps are taken again."""
         self._rows = [row for row in self._rows if row["step"] <= step]
 
-    def recent(self) -> int:
+    def repeat_from(self) -> int:
         return len(self._rows)
 
     def rows(self, after: int) -> Iterator[dict[str, float]]:
@@ -43,7 +43,7 @@ class Rows:
 
     @property
     def last(self) -> dict[str, float]:
-        """The newest figures under their own names."""
+        """The newest row's loss and metrics."""
         known = self._rows[-1] if self._rows else {}
         return {name: value for name, value in known.items() if name not in ("step", "epoch", "time_s")}
 
@@ -55,32 +55,32 @@ class Rows:
 
 
 class CustomSession:
-    """Stands where a Session stands for a Training with a model: in agreements, snapshots and reports."""
+    """The session of a Training with a custom loop, for agreement, snapshots and reports."""
 
-    spoiled = False  # whatever is lost, the loop can begin anew
-    adrift = False  # what it offers is its own business
+    weights_lost = False  # the loop can always start again
+    diverged = False  # ranks with equal positions count as equal
     steps_per_epoch = 1
-    epoch_is_open = False
+    evaluation_due = False
 
     def __init__(self, training: Training, seed: int) -> None:
         assert training.loop is not None
         self.training, self.loop = training, training.loop
         self.seed = mix(training.seed, seed)
         self.device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
-        self.history = Rows()
-        self.step = 0  # that was reported last
+        self.history = ReportedRows()
+        self.step = 0  # the last that was reported
         self.total_steps = 0
-        self.kept: Any = None  # the newest state that this worker holds
+        self.kept: Any = None  # the newest state that this worker has
         self.kept_step = 0
-        self.live = False  # whether the kept state is as new as any
+        self.live = False  # whether the kept state is as new as any rank's
         self.returned: Any = None
 
     @property
-    def point(self) -> int:
+    def position(self) -> int:
         return 2 * self.kept_step
 
     @property
-    def made(self) -> dict[str, Any]:
+    def made_datasets(self) -> dict[str, Any]:
         """The data sets that the loop made."""
         return {"sets": self.returned.sets} if isinstance(self.returned, DataMade) and self.returned.sets else {}
 
@@ -88,16 +88,16 @@ class CustomSession:
         return [f"the loop {getattr(self.loop, '__qualname__', 'of its own')}", f"seed {self.seed}"]
 
     def keep(self, state: Any) -> None:
-        """The generation ends with this state, after the step that was reported last."""
+        """The generation ends with this state, which belongs to the step that was reported last."""
         self.kept, self.kept_step, self.live = state, self.step, True
 
-    def undo_half_step(self) -> None:
-        """After a loss: what lies between the last snapshot and now is gone, on every worker alike."""
+    def roll_back_step(self) -> None:
+        """After a loss: discard the state on every worker alike; the next generation starts from a snapshot."""
         self.live, self.kept = False, None
         self.step = self.kept_step = 0
 
     def begin(self) -> None:
-        """A generation goes on from the kept state, which grows old from here on."""
+        """Start a generation from the kept state, which is outdated from then on."""
         self.live = False
         self.step = self.kept_step
         self.history.forget_after(self.step)
@@ -117,11 +117,11 @@ class CustomSession:
 
     def load(self, data: bytes | FlatState) -> None:
         try:
-            found: Mapping[str, Any] = opened(data, self.device)
+            found: Mapping[str, Any] = read_state(data, self.device)
         except pickle.UnpicklingError as error:
             raise InvalidSpec(
                 f"the snapshot holds more than plain values ({str(error).splitlines()[0]})", field="snapshot",
-                fix="offer tensors, numbers, texts, lists and maps only",
+                fix="offer tensors, numbers, strings, lists and maps only",
             ) from None  # fmt: skip
         self.kept, self.kept_step = found["state"], int(found["step"])
         self.step, self.live = self.kept_step, True
@@ -130,20 +130,20 @@ class CustomSession:
     # ------------------------------------------------------------ result
 
     def write_result(self, folder: Path) -> list[str]:
-        """Figures and history, and the model if the loop returned one: a module, or a map of tensors."""
+        """Write metrics and history, and the model if the loop returned one: a module, or a map of tensors."""
         output = folder / "output"
         output.mkdir(parents=True, exist_ok=True)
         figures = self.history.last | {"steps": self.step}
-        put(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
+        write_atomically(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
         lines = "".join(json.dumps(row) + "\n" for row in self.history.rows(0))
-        put(output / "history.jsonl", lambda path: path.write_text(lines))
+        write_atomically(output / "history.jsonl", lambda path: path.write_text(lines))
         names = ["metrics.json", "history.jsonl"]
         model = self.returned
         if isinstance(model, torch.nn.Module):
-            put(output / "model.safetensors", lambda path: save_model(model, str(path)))
+            write_atomically(output / "model.safetensors", lambda path: save_model(model, str(path)))
             names.insert(0, "model.safetensors")
         elif isinstance(model, Mapping) and model and all(isinstance(each, torch.Tensor) for each in model.values()):
             tensors = {str(name): tensor.detach().contiguous().clone() for name, tensor in model.items()}
-            put(output / "model.safetensors", lambda path: save_file(tensors, str(path)))
+            write_atomically(output / "model.safetensors", lambda path: save_file(tensors, str(path)))
             names.insert(0, "model.safetensors")
         return names

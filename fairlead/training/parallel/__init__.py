@@ -1,1 +1,1 @@
-"""The engines behind plans: data, tensor and pipeline parallelism, FSDP, local SGD, compression."""
+"""Engines that carry out plans: data, tensor and pipeline parallelism, FSDP, local SGD, compression."""

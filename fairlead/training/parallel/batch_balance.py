@@ -1,7 +1,8 @@
-"""Who takes how much of the batch: shares follow the measured speed, and whoever is slower than its share is named.
+"""Shares of the batch follow the measured speeds of the ranks; names ranks that are slower than their share.
 
-Every rank hears every rank's compute time with the gradients, so all of them come to the same shares without a word.
-Where a model is spread over the ranks its shares stay, as memory was planned for them: there who is late is only named.
+Every rank gets every rank's compute time with the gradients, so all of them compute the same shares without more
+messages. Where a model is split over ranks the shares stay fixed, as memory was planned for them; stragglers are only
+named.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from fairlead.training.batch_ranges import part
+from fairlead.training.batch_ranges import rank_range
 
 MIN_STEPS = 8
 MIN_SECONDS = 0.4
 TOLERANCE = 0.05
-"""Spread of the compute times within which the shares stay as they are; noise alone makes as much."""
+"""Spread of compute times within which the shares stay as they are; noise alone makes as much."""
 STRAGGLER_Z = 3.5
 SLOW = 0.5
-"""Of the speed that was expected of a rank, against the others: below it the rank counts as slow."""
-_FLOOR = 0.05  # spread that always counts as ordinary, as a part of the median
+"""A rank below this part of its expected speed, relative to the others, counts as slow."""
+_FLOOR = 0.05  # part of the median that always counts as ordinary spread
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What some steps have shown: the median compute time of every rank that had samples, and who was late."""
+    """The result of some steps: each rank's median compute time and number of samples, and the stragglers."""
 
     compute_s: tuple[float, ...]
     counts: tuple[int, ...]
@@ -32,28 +33,28 @@ class Window:
 
     @property
     def spread(self) -> float:
-        """How far the compute times before the synchronisation lie apart, as a part of their mean (D6)."""
+        """How far compute times before the synchronisation differ, as a part of their mean (D6)."""
         times = [time_s for time_s, count in zip(self.compute_s, self.counts, strict=True) if count]
         whole = sum(times)
         return (max(times) - min(times)) * len(times) / whole if whole > 0 else 0.0
 
     def speed(self, rank: int) -> float:
-        """Samples per second of computing; 0 where nothing was computed."""
+        """Samples per second of computing; 0 if the rank computed nothing."""
         return self.counts[rank] / self.compute_s[rank] if self.compute_s[rank] > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RankShare:
-    """What a rank works on: the share of which replica, and which stage of it."""
+    """The replica whose share a rank computes, and the rank's pipeline stage."""
 
     replica: int
     stage: int = 0
 
 
 class Balance:
-    """The shares of one generation. ``follows`` is false where the result, or memory, would depend on the shares.
+    """The shares of one generation. ``follows``: shares may change; false where result or memory depend on them.
 
-    Ranks are replicas, one each, unless ``seats`` says otherwise.
+    Each rank is a replica of its own, unless ``seats`` says otherwise.
     """
 
     def __init__(
@@ -62,33 +63,33 @@ class Balance:
     ) -> None:  # fmt: skip
         whole = sum(shares)
         self._seats = tuple(seats) or tuple(map(RankShare, range(len(shares))))
-        self._expected = tuple(expected) or (1.0,) * len(self._seats)  # speeds, as the platform knows them
-        self.slow_s = (0.0,) * len(self._seats)  # for how long each rank has been slow, without a break
+        self._expected = tuple(expected) or (1.0,) * len(self._seats)  # relative speeds, as the platform knows them
+        self.slow_s = (0.0,) * len(self._seats)  # seconds for which each rank has been slow without a break
         self.shares = tuple(share / whole for share in shares)
         self._batch_size, self._follows = batch_size, follows
-        self._usual: tuple[float, ...] = ()  # of each rank: what its stage took at first, where stages differ
+        self._reference_s: tuple[float, ...] = ()  # per rank: see reference_times
         self._steps: list[tuple[float, ...]] = []
         self._seconds = 0.0
         self._speeds: list[float] = []
         self.last: Window | None = None
 
-    def note(self, compute_s: Sequence[float]) -> Window | None:
-        """One step with a full batch is done. A window that is complete is returned, its shares already in force."""
+    def record_step(self, compute_s: Sequence[float]) -> Window | None:
+        """Record a step with a full batch; returns the window that it completes, if any. New shares apply at once."""
         self._steps.append(tuple(compute_s))
         self._seconds += max(compute_s)
         if len(self._steps) < MIN_STEPS or self._seconds < MIN_SECONDS:
             return None
         times = tuple(median(column) for column in zip(*self._steps, strict=True))
-        counts = tuple(len(part(self._batch_size, self.shares, seat.replica)) for seat in self._seats)
+        counts = tuple(len(rank_range(self._batch_size, self.shares, seat.replica)) for seat in self._seats)
         seconds = self._seconds
         self._steps, self._seconds = [], 0.0
-        self._usual = self._usual or usual(times, self._seats)
-        alike = [time_s / one for time_s, one in zip(times, self._usual, strict=True)]
+        self._reference_s = self._reference_s or reference_times(times, self._seats)
+        alike = [time_s / one for time_s, one in zip(times, self._reference_s, strict=True)]
         self.last = Window(times, counts, stragglers(alike, counts))
         speeds = [self.last.speed(rank) for rank in range(len(times))]
-        slow = slow_ranks([one * speed for one, speed in zip(self._usual, speeds, strict=True)], self._expected)
+        slow = slow_ranks([one * speed for one, speed in zip(self._reference_s, speeds, strict=True)], self._expected)
         self.slow_s = tuple(old + seconds if rank in slow else 0.0 for rank, old in enumerate(self.slow_s))
-        if self._speeds:  # half of the past, so that one bad moment does not turn everything round
+        if self._speeds:  # averaged with the past, so that one slow moment does not change the shares by much
             speeds = [(old + new) / 2 if new else old for old, new in zip(self._speeds, speeds, strict=True)]
         self._speeds = speeds
         if self._follows and self.last.spread > TOLERANCE:
@@ -96,14 +97,14 @@ class Balance:
         return self.last
 
     def share(self, rank: int) -> float:
-        """The part of the batch that comes to this rank."""
+        """The part of the batch that this rank computes."""
         return self.shares[self._seats[rank].replica]
 
 
-def usual(times_s: Sequence[float], seats: Sequence[RankShare]) -> tuple[float, ...]:
-    """By what times of ranks can be compared: what the fastest rank of each one's stage took, or 1 if all do the same.
+def reference_times(times_s: Sequence[float], seats: Sequence[RankShare]) -> tuple[float, ...]:
+    """The times that ranks are compared by: the fastest rank's time of each stage, or 1 if all do the same.
 
-    A stage that only one rank has is compared with how it began.
+    A stage with a single rank is compared with how it began.
     """
     if len({seat.stage for seat in seats}) == 1:
         return (1.0,) * len(seats)
@@ -114,7 +115,7 @@ def usual(times_s: Sequence[float], seats: Sequence[RankShare]) -> tuple[float, 
 
 
 def shares_by_speed(speeds: Sequence[float], batch_size: int) -> tuple[float, ...]:
-    """Parts of the batch in proportion to speed. Who had some keeps at least one sample, to be measured again."""
+    """Shares in proportion to speed. A rank that computed keeps at least one sample, so that it is measured again."""
     whole = sum(speeds)
     least = 1.0 / batch_size if batch_size >= len(speeds) else 0.0
     wanted = [max(least, speed / whole) if speed else 0.0 for speed in speeds]
@@ -122,7 +123,7 @@ def shares_by_speed(speeds: Sequence[float], batch_size: int) -> tuple[float, ..
 
 
 def slow_ranks(speeds: Sequence[float], expected: Sequence[float]) -> tuple[int, ...]:
-    """Ranks that do less than half of what was expected, however small their share has become by then."""
+    """Ranks at less than half of their expected speed, however small their share has become."""
     reached = {rank: speed / wanted for rank, (speed, wanted) in enumerate(zip(speeds, expected, strict=True)) if speed}
     found = []
     for rank, own in reached.items():
@@ -133,9 +134,9 @@ def slow_ranks(speeds: Sequence[float], expected: Sequence[float]) -> tuple[int,
 
 
 def stragglers(times_s: Sequence[float], counts: Sequence[int]) -> tuple[int, ...]:
-    """Ranks that took far longer than the others did for what their shares were to make alike.
+    """Ranks that took far longer than the others, though their shares should have made the times equal.
 
-    A robust z-score against the others only: of two workers neither can be an outlier among both.
+    A robust z-score against the other ranks: of two ranks neither could be an outlier among both.
     """
     busy = [rank for rank, count in enumerate(counts) if count]
     found = []

@@ -1,8 +1,8 @@
-"""Batch norm over the whole global batch: each worker sees only its part, the statistics are everybody's.
+"""Batch norm over the whole global batch: ranks exchange the statistics of their parts.
 
-torch's own SyncBatchNorm works on GPUs only and assumes that no worker is empty (measured). One thing stays in
-float32: a bias right before a batch norm has a gradient of zero plus rounding, which Adam blows up to a drift; training
-does not see it, but the running mean follows it late, so that evaluations differ in the fourth digit.
+torch's own SyncBatchNorm works on GPUs only and assumes that no worker is empty (measured). One thing stays in float32:
+a bias right before a batch norm has a gradient of zero plus rounding, which Adam amplifies to a drift; training does
+not see it, but the running mean follows it late, so that evaluations differ in the fourth digit.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fairlead.training.parallel.gradients import Ranks
 
 
 class SyncedBatchNorms:
-    """The batch norm layers of a model while several workers share a batch; ``restore`` gives them back."""
+    """The batch norm layers of a model while several ranks share a batch; ``restore`` undoes the change."""
 
     def __init__(self, model: torch.nn.Module, group: Ranks, *, on: bool = True) -> None:
         self._group = group
         self._layers = (
             [module for module in model.modules() if isinstance(module, _BatchNorm)] if on and group.size > 1 else []
         )
-        self.weight = 1.0  # 0 on a worker that has no samples of its own and only keeps the others company
+        self.weight = 1.0  # 0 on a worker without samples of its own, which takes part in the exchange only
         for layer in self._layers:
             layer.forward = self._forward_of(layer)  # type: ignore[method-assign]
 
@@ -65,7 +65,7 @@ def _update_running(layer: _BatchNorm, mean: torch.Tensor, variance: torch.Tenso
 
 
 class _Normalise(torch.autograd.Function):
-    """One exchange forward (count, mean, squares about it: no cancellation) and one backward."""
+    """One exchange forward (count, mean, squares around it: no cancellation) and one backward."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""torch's own DDP as an engine: gradients are sent in buckets while the backward pass goes on."""
+"""DDP as an engine: gradients are sent in buckets while the backward pass goes on."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from fairlead.planning.plan import Plan
-from fairlead.training.flag_exchange import say
 from fairlead.training.group import Group
-from fairlead.training.model_probe import PROBE_SAMPLES, call, undisturbed
-from fairlead.training.parallel.mesh import Mesh, lost_peers
+from fairlead.training.model_probe import PROBE_SAMPLES, compute_loss, preserving_buffers
+from fairlead.training.parallel.mesh import Mesh, translate_peer_errors
 from fairlead.training.parallel.replicas import Replicas
 from fairlead.training.session import Session
-from fairlead.training.step_flags import GroupFlags, RankFlags
+from fairlead.training.step_flags import GroupFlags, RankFlags, exchange_flags
 
 
 class DdpEngine(Replicas):
-    """A replica under DDP, which waits for the others within the backward pass.
+    """A replica under DDP, which waits for the other ranks within the backward pass.
 
-    So its buckets are sent by a hook of ours: it sums, where DDP would average, and notes when the last one was ready.
+    Its buckets are sent by a hook of ours, which sums where DDP would average, and notes when the last bucket was
+    ready.
     """
 
     def __init__(self, session: Session, group: Group, plan: Plan) -> None:
         super().__init__(session, group, plan, sums=False)
         self._mesh = Mesh(group, plan)
         unused = _has_unused(session)
-        with lost_peers():
+        with translate_peer_errors():
             self._wrapped: Any = DistributedDataParallel(
                 session.model, broadcast_buffers=False, find_unused_parameters=unused, gradient_as_bucket_view=True,
                 bucket_cap_mb=plan.bucket_bytes / (1 << 20) if plan.bucket_bytes else None,
             )  # fmt: skip
         self._wrapped.register_comm_hook(None, lambda _, bucket: self._send(bucket))
         self._sent_s = 0.0
-        self._always = True
+        self._computes_empty_part = True
 
     def _send(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         self._sent_s = time.perf_counter()
@@ -50,7 +50,7 @@ class DdpEngine(Replicas):
     def _computed_at_s(self) -> float:
         return self._sent_s
 
-    def _unshared(self) -> AbstractContextManager[object]:
+    def _no_sync(self) -> AbstractContextManager[object]:
         unshared: AbstractContextManager[object] = self._wrapped.no_sync()
         return unshared
 
@@ -58,11 +58,11 @@ class DdpEngine(Replicas):
         return self._wrapped
 
     def _backward(self, step: int, index: torch.Tensor, shares: Sequence[float] = (1.0,), rank: int = 0) -> float:
-        with lost_peers():
+        with translate_peer_errors():
             return super()._backward(step, index, shares, rank)
 
-    def _exchange(self, word: RankFlags) -> GroupFlags:
-        return say(self._group, word)
+    def _exchange(self, own: RankFlags) -> GroupFlags:
+        return exchange_flags(self._group, own)
 
     def end(self) -> None:
         self._unwrap()
@@ -79,10 +79,10 @@ class DdpEngine(Replicas):
 
 
 def _has_unused(session: Session) -> bool:
-    """Whether a pass leaves out parameters, which DDP must know beforehand."""
+    """Whether a pass leaves out parameters, which DDP must know in advance."""
     index = torch.arange(min(PROBE_SAMPLES, len(session.samples)), device=session.device)
-    with undisturbed(session.model):
-        torch.autograd.backward(call(session.model, session.training.loss, session.samples.take(index, 0)))
+    with preserving_buffers(session.model):
+        torch.autograd.backward(compute_loss(session.model, session.training.loss, session.samples.take(index, 0)))
     unused = any(p.grad is None for p in session.model.parameters() if p.requires_grad)
     session.model.zero_grad(set_to_none=True)
     return unused

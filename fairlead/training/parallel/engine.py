@@ -1,4 +1,4 @@
-"""What carries out the steps of one generation under a plan; the loop above it knows nothing of parallelism."""
+"""The interface of engines, which carry out steps under a plan; the training loop knows nothing of parallelism."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from fairlead.training.step_flags import GroupFlags, RankFlags
 
 
 class Engine(Protocol):
-    """One rank's part in the maths. It borrows the session's model and optimizer for the time of a generation."""
+    """One rank's part in the computation. It borrows the session's model and optimizer for one generation."""
 
     balance: Balance
-    spread: bool
-    """Whether no rank holds everything: then a state is a matter of all ranks, and lost with one of them."""
+    splits_state: bool
+    """Whether no rank holds the whole state: then saving it takes all ranks, and losing one loses it."""
 
-    def step(self, step: int, index: torch.Tensor, word: RankFlags) -> GroupFlags:
-        """Train on these samples, the whole global batch; the word gets this rank's loss and time on the way."""
+    def step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
+        """Train on these samples, the whole global batch; adds this rank's loss and time to its flags."""
 
     def outputs(self, alive: Callable[[], None]) -> Outputs:
-        """This rank's part of the outputs on the evaluation data."""
+        """This rank's outputs on the evaluation data."""
 
     def state(self) -> dict[str, Any]:
-        """The state in the form of one process; where the model is spread, all ranks must ask at once."""
+        """The state in the form of one process; a collective where the state is split."""
 
     def end(self) -> None:
-        """In order, by all ranks: leave the session with the plain model in the state that was reached."""
+        """On all ranks, in order: return the plain model to the session, in the state that was reached."""
 
     def abandon(self) -> None:
-        """Alone, after a loss: leave the session sound, if need be without weights."""
+        """On one rank, after a loss: return the session in a sound state, if need be without weights."""
 
 
 @runtime_checkable
 class ShardedEngine(Engine, Protocol):
-    """One whose ranks can write what they hold by themselves, so that nobody needs room for the whole."""
+    """An engine whose ranks can each write their own part, so that none needs room for the whole state."""
 
     def save(self, folder: Path) -> None:
-        """By all ranks at once: write tensors that any plan can read."""
+        """On all ranks at once: write tensors that any plan can read."""
 
     def place(self) -> dict[str, Any]:
-        """Where the training stands, without its tensors."""
+        """The progress of the training, without tensors."""

@@ -1,4 +1,4 @@
-"""A model cut up in place: FSDP2 over the data side of the grid, DTensor tensor parallelism over the tensor side."""
+"""Models split in place: FSDP2 over the data axis of the mesh, DTensor tensor parallelism over the tensor axis."""
 
 from __future__ import annotations
 
@@ -11,47 +11,52 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from fairlead.training.batch_ranges import part, pieces
+from fairlead.training.batch_ranges import pass_ranges, rank_range
 from fairlead.training.evaluation import Outputs, add_outputs, empty_outputs, eval_batch
-from fairlead.training.flag_exchange import say
-from fairlead.training.model_probe import call, check_gradient
+from fairlead.training.model_probe import compute_loss, require_gradient
 from fairlead.training.parallel.batch_norm import SyncedBatchNorms
 from fairlead.training.parallel.gradients import FlatGradients
-from fairlead.training.parallel.mesh import Mesh, lost_peers
+from fairlead.training.parallel.mesh import Mesh, translate_peer_errors
 from fairlead.training.parallel.model_swap import ModelSwap
 from fairlead.training.parallel.module_cuts import shard, split
-from fairlead.training.parallel.recompute import Recompute, forget
-from fairlead.training.parallel.sharded_parameters import Shard, clip, optimizer_parts, shards, whole_tensors
+from fairlead.training.parallel.recompute import Recompute, enable_recompute
+from fairlead.training.parallel.sharded_parameters import (
+    Shard,
+    clip_gradient_norm,
+    make_shards,
+    optimizer_parts,
+    whole_tensors,
+)
 from fairlead.training.parallel.tensor_layers import slices_of
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
-from fairlead.training.snapshots.sharded_files import write_parts
-from fairlead.training.step_flags import GroupFlags, RankFlags
+from fairlead.training.snapshots.sharded_files import write_shards
+from fairlead.training.step_flags import GroupFlags, RankFlags, exchange_flags
 from fairlead.training.step_watch import StragglerWatch, own_s
 
 
 class ShardedModel:
     """One rank of a model that no rank holds whole."""
 
-    spread = True
+    splits_state = True
 
     def __init__(self, session: Session, mesh: Mesh) -> None:
         self._session, self._mesh = session, mesh
-        self._loan = ModelSwap(session)
+        self._swap = ModelSwap(session)
         plan = mesh.plan
         if plan.tensor > 1:
             split(session.model, mesh)
-        self._pieces, self._side = slices_of(session.model), mesh.side("tensor")
+        self._pieces, self._tensor_axis = slices_of(session.model), mesh.axis("tensor")
         random = session.findings.random
         self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
         if plan.recompute:
-            forget(session.model, Recompute(self._dropout, lambda: session.changing, not random.exact))
+            enable_recompute(session.model, Recompute(self._dropout, lambda: session.changing, not random.exact))
         if plan.sharded:
             shard(session.model, mesh.grid["data"])
-        self._shards: list[Shard] = shards(session.model.named_parameters(), self._pieces, self._side)
-        self._loan.use(session.model, self._shards)
-        data = mesh.side("data")
+        self._shards: list[Shard] = make_shards(session.model.named_parameters(), self._pieces, self._tensor_axis)
+        self._swap.install(session.model, self._shards)
+        data = mesh.axis("data")
         sums = plan.data > 1 and not plan.sharded
         self._gradients = FlatGradients([part.local for part in self._shards], data) if sums else None
         self._norms = SyncedBatchNorms(session.model, data)
@@ -61,34 +66,35 @@ class ShardedModel:
 
     # ------------------------------------------------------------ one step
 
-    def step(self, step: int, index: torch.Tensor, word: RankFlags) -> GroupFlags:
+    def step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
         session, mesh = self._session, self._mesh
         begun_s = own_s()
         for piece in self._shards:
             piece.clear_gradient()
-        with lost_peers():
+        with translate_peer_errors():
             loss = self._backward(step, index)
         for piece in self._shards:
             piece.take_gradient()
         computed_s = own_s() - begun_s
         if self._gradients is not None:
             self._gradients.exchange(RankFlags())
-        heard = say(mesh.group, replace(word, loss=loss if mesh.part == 0 else 0.0, compute_s=computed_s))
-        heard.check(step)
+        flags = exchange_flags(mesh.group, replace(own, loss=loss if mesh.part == 0 else 0.0, compute_s=computed_s))
+        flags.check(step)
         if session.training.clip_grad_norm is not None:
-            clip(self._shards, mesh, session.training.clip_grad_norm)
+            clip_gradient_norm(self._shards, mesh, session.training.clip_grad_norm)
         session.optimizer.step()
         if len(index) == session.training.batch_size:
-            self._watch.note(heard.compute_s)
-        return heard
+            self._watch.record_step(flags.compute_s)
+        return flags
 
     def _backward(self, step: int, index: torch.Tensor) -> float:
-        """Piece by piece; everybody runs every pass, also who has no samples: parameters are gathered within it."""
+        """Pass by pass. Every rank runs every pass, even without samples: parameters are gathered within it."""
         shares, replica, together = self.balance.shares, self._mesh.replica, len(self._norms) > 0
-        cuts = pieces(len(index), self._rounds, shares, replica, together=together)
-        return sum(self._piece(step, index[cut.start : cut.stop], index) for cut in cuts)
+        cuts = pass_ranges(len(index), self._rounds, shares, replica, together=together)
+        return sum(self._compute_piece(step, index[cut.start : cut.stop], index) for cut in cuts)
 
-    def _piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+    def _compute_piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+        """Gradients of this rank's part of one pass; returns its part of the mean loss."""
         session, plan = self._session, self._mesh.plan
         weight = len(mine) / len(index)
         mine = mine if len(mine) else index[:1]
@@ -97,9 +103,9 @@ class ShardedModel:
         seed_quickly(mix(session.seed, step, self._mesh.replica, 5))
         if self._dropout is not None:
             self._dropout.begin(session.seed, step, mine)
-        with self._dropout or nullcontext(), session.computing():
-            loss = check_gradient(call(session.model, session.training.loss, batch))
-        factor = weight * plan.data if plan.sharded else weight  # FSDP2 averages over the data side
+        with self._dropout or nullcontext(), session.autocast():
+            loss = require_gradient(compute_loss(session.model, session.training.loss, batch))
+        factor = weight * plan.data if plan.sharded else weight  # FSDP2 averages over the data axis
         torch.autograd.backward(loss * factor)
         return float(loss.detach()) * weight
 
@@ -109,10 +115,10 @@ class ShardedModel:
         session, mesh = self._session, self._mesh
         found, rows = empty_outputs(), len(session.eval_samples or ())
         session.model.eval()
-        with torch.no_grad(), lost_peers():
+        with torch.no_grad(), translate_peer_errors():
             for start in range(0, rows, session.training.batch_size):
                 chunk = torch.arange(start, min(start + session.training.batch_size, rows), device=session.device)
-                mine = part(len(chunk), self.balance.shares, mesh.replica)
+                mine = rank_range(len(chunk), self.balance.shares, mesh.replica)
                 batch = eval_batch(session, chunk[mine.start : mine.stop] if len(mine) else chunk[:1])
                 outputs = found["like"] = session.model(*batch[:-1])
                 if len(mine) and mesh.part == 0:
@@ -120,32 +126,32 @@ class ShardedModel:
                 alive()
         for module in session.model.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # without a backward pass nothing else does
+                module.reshard()  # a backward pass would do it
         session.model.train()
         return found
 
     def state(self) -> dict[str, Any]:
         session = self._session
-        with lost_peers():
-            return self._loan.whole(
-                whole_tensors(session.model, self._pieces, self._side),
+        with translate_peer_errors():
+            return self._swap.full_state(
+                whole_tensors(session.model, self._pieces, self._tensor_axis),
                 optimizer_parts(session.optimizer, self._shards),
             )
 
     def save(self, folder: Path) -> None:
-        with lost_peers():
-            write_parts(folder, self._session.model, self._shards, self._session.optimizer, self._loan.tensors)
+        with translate_peer_errors():
+            write_shards(folder, self._session.model, self._shards, self._session.optimizer, self._swap.tensors)
 
     def place(self) -> dict[str, Any]:
-        return self._loan.place()
+        return self._swap.place()
 
     def end(self) -> None:
-        self._give_back(self.state())
+        self._restore_model(self.state())
 
     def abandon(self) -> None:
-        self._give_back(None)
+        self._restore_model(None)
 
-    def _give_back(self, state: dict[str, Any] | None) -> None:
+    def _restore_model(self, state: dict[str, Any] | None) -> None:
         self._norms.restore()
-        self._loan.give_back(state)
+        self._swap.restore_model(state)
         self._mesh.close()

@@ -1,4 +1,4 @@
-"""Sums in two rings: within groups of neighbours first, then between the groups, where the links are slow."""
+"""All-reduce in two levels: within groups of neighbours first, then between the groups, where links are slow."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from fairlead.training.group import Group
-from fairlead.training.parallel.mesh import lost_peers
+from fairlead.training.parallel.mesh import translate_peer_errors
 
 
-class Hierarchy:
-    """All ranks of a generation; a sum sends only a part of itself over the links between groups (1 / group size)."""
+class HierarchicalSums:
+    """Sums over all ranks of a generation; only 1 / group size of a tensor crosses the links between groups."""
 
     def __init__(self, group: Group, inner: int) -> None:
         self._group, self._inner = group, inner
         self.rank, self.size, self.device = group.rank, group.size, group.device
-        with lost_peers():
+        with translate_peer_errors():
             dist.init_process_group(
                 "nccl" if group.device.type == "cuda" else "gloo", store=group.store("torch"), rank=group.rank,
                 world_size=group.size, timeout=timedelta(seconds=group.silence_s),
@@ -30,7 +30,7 @@ class Hierarchy:
     def sum(self, tensor: torch.Tensor) -> None:
         padded = torch.nn.functional.pad(tensor, (0, -tensor.numel() % self._inner))
         own = torch.empty(padded.numel() // self._inner, dtype=tensor.dtype, device=tensor.device)
-        with lost_peers():
+        with translate_peer_errors():
             dist.reduce_scatter_tensor(own, padded, group=self._near)
             dist.all_reduce(own, group=self._far)
             dist.all_gather_into_tensor(padded, own, group=self._near)

@@ -1,4 +1,4 @@
-"""The workers of a plan as a grid: pipeline by data by tensor, with torch's process groups along each side."""
+"""The ranks of a plan as a mesh (pipeline x data x tensor), with torch's process groups along each axis."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fairlead.planning.plan import Plan
-from fairlead.training.group import Group, PeerLost, in_words, is_loss
+from fairlead.training.group import Group, PeerLost, explain_error, is_peer_loss
 from fairlead.training.parallel.batch_balance import Balance, RankShare
 
-SIDES = ("pipeline", "data", "tensor")
+AXES = ("pipeline", "data", "tensor")
 
 
 class Mesh:
-    """This rank's place in the grid. torch's own global group is alive as long as this is: one generation."""
+    """This rank's place in the mesh. torch's global process group lives as long as this object: one generation."""
 
     def __init__(self, group: Group, plan: Plan) -> None:
         self.group, self.plan = group, plan
-        with lost_peers():
+        with translate_peer_errors():
             dist.init_process_group(
                 "nccl" if group.device.type == "cuda" else "gloo", store=group.store("torch"), rank=group.rank,
                 world_size=group.size, timeout=timedelta(seconds=group.silence_s),
             )  # fmt: skip
             shape = (plan.pipeline, plan.data, plan.tensor)
-            self.grid: DeviceMesh = init_device_mesh(group.device.type, shape, mesh_dim_names=SIDES)
-        self.stage, self.replica, self.part = (self.grid.get_local_rank(side) for side in SIDES)
+            self.grid: DeviceMesh = init_device_mesh(group.device.type, shape, mesh_dim_names=AXES)
+        self.stage, self.replica, self.part = (self.grid.get_local_rank(axis) for axis in AXES)
 
-    def side(self, name: str) -> MeshAxis:
-        """The ranks along one side of the grid that share this one's other two places."""
+    def axis(self, name: str) -> MeshAxis:
+        """The ranks along one axis that share this rank's other two coordinates."""
         return MeshAxis(self.grid.get_group(name), self.group.device)
 
     def balance(self, batch_size: int) -> Balance:
-        """The plan's shares, which stay, and all ranks' seats: they are numbered by stage, then replica, then part."""
+        """The plan's shares, which stay fixed, and all ranks' seats: by stage, then replica, then tensor part."""
         plan, size = self.plan, self.group.size
         seats = [RankShare(at // plan.tensor % plan.data, at // (plan.tensor * plan.data)) for at in range(size)]
         shares = plan.shares or (1.0,) * plan.data
@@ -49,7 +49,7 @@ class Mesh:
 
 
 class MeshAxis:
-    """Some of the ranks, for sums and gathers among them only; a group of one talks to nobody."""
+    """The ranks of one axis, for sums and gathers among them; an axis of one does no communication."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
         self._group = group
@@ -58,7 +58,7 @@ class MeshAxis:
 
     def sum(self, tensor: torch.Tensor) -> None:
         if self.size > 1:
-            with lost_peers():
+            with translate_peer_errors():
                 dist.all_reduce(tensor, group=self._group)
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -66,21 +66,21 @@ class MeshAxis:
         if self.size == 1:
             stacked[0] = tensor
         else:
-            with lost_peers():
+            with translate_peer_errors():
                 dist.all_gather(list(stacked.unbind(0)), tensor.contiguous(), group=self._group)
         return stacked
 
 
 @contextmanager
-def lost_peers() -> Iterator[None]:
-    """Tell a lost peer from a mistake in the user's code, where both raise a RuntimeError within the same pass."""
+def translate_peer_errors() -> Iterator[None]:
+    """Raise PeerLost for a RuntimeError that a lost peer causes; errors of the user's code pass unchanged."""
     try:
         yield
     except RuntimeError as error:
-        cause = error.__cause__  # a pipeline wraps what happens in its stages
+        cause = error.__cause__  # a pipeline wraps the errors of its stages
         for each in (error, cause):
-            if each is not None and is_loss(each):
-                raise PeerLost(in_words(each)) from error
+            if each is not None and is_peer_loss(each):
+                raise PeerLost(explain_error(each)) from error
         if cause is not None and "failed to run" in str(error):
-            raise cause from None  # what the user's code has raised, or PeerLost
+            raise cause from None  # the user's own error, or PeerLost
         raise

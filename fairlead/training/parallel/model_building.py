@@ -1,7 +1,7 @@
-"""The time before the first step of a spread model: ranks trace and cut it, each at its own pace, and nobody gives up.
+"""Builds a split model on all ranks: each traces and cuts it at its own pace, and none gives up on a slow one.
 
-A rank may take minutes over that on a busy machine. Collectives would have lost their patience with it by then, and the
-node manager would think that it hangs.
+A rank may take minutes on a busy machine. Collectives would time out by then, and the node manager would take the
+worker for hung.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fairlead.training.control_messages import ControlConnection
 from fairlead.training.group import Group
 
 EVERY_S = 2.0
-"""Between two signs of life."""
+"""Interval of the signs of life."""
 
 PATIENCE = 10.0
-"""Times what a silent peer is waited for otherwise. After that no sign of life is given either."""
+"""Times the silence that is allowed to a peer otherwise. After that the signs of life end, too."""
 
 
 @contextmanager
-def building(group: Group, line: ControlConnection, place: wire.Progress) -> Iterator[None]:
-    """Around what each rank does for itself: begun together, with signs of life, and done when all are done."""
+def keep_alive_while_building(group: Group, line: ControlConnection, place: wire.Progress) -> Iterator[None]:
+    """Around the building of one rank: all begin together, send signs of life, and end when all are done."""
     longest_s = PATIENCE * group.silence_s
     group.wait_for_all("before", longest_s)
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""A model without its weights, kept while the model itself is cut up, so that the plain one can be made again."""
+"""The structure of a model without its weights, kept while the model is split, so that it can be made again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class ModelSkeleton:
-    """The structure of a plain model: tied weights stay tied, and buffers that no state holds keep their values."""
+    """The structure of a plain model: tied weights stay tied, and non-persistent buffers keep their values."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         saved = set(model.state_dict(keep_vars=True))
@@ -24,7 +24,7 @@ class ModelSkeleton:
         self._model = copy.deepcopy(model, memo)
 
     def rebuild(self, device: torch.device) -> torch.nn.Module:
-        """A plain model with room for its weights, to be filled from a state."""
+        """A plain model with uninitialised weights, to be filled from a state."""
         model = copy.deepcopy(self._model)
         made: dict[int, torch.Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""Which modules are cut, and how: FSDP2 units by the model's own blocks, tensor parallelism by what the plan says."""
+"""Splits modules: FSDP2 units by the model's own blocks, tensor parallelism as the plan says."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import HEADS, Split
 from fairlead.training.parallel.mesh import Mesh
-from fairlead.training.parallel.tensor_collectives import close
+from fairlead.training.parallel.tensor_collectives import enable_collectives
 from fairlead.training.parallel.tensor_layers import cut_layer
 
 
 def shard(model: torch.nn.Module, data: DeviceMesh) -> None:
-    """Spread parameters, gradients and optimizer state over the data side; a block is gathered while it computes."""
+    """Shard parameters, gradients and optimizer state over the data axis; a block is gathered while it computes."""
     for block in blocks(model):
         fully_shard(block, mesh=data)
     fully_shard(model, mesh=data)
 
 
 def shard_stage(stage: torch.nn.Module, data: DeviceMesh) -> None:
-    """The same for a traced stage of a pipeline: as one, because it stays whole until its last micro-batch anyway."""
+    """Shard a traced pipeline stage as one unit, because it stays gathered until its last micro-batch anyway."""
     fully_shard(stage, mesh=data)
 
 
 def blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The elements of the outermost lists of layers. Weights that a block shares with others stay with the root."""
+    """The elements of the outermost lists of layers. Blocks that share weights with others stay with the root unit."""
     uses = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
     for _, container in _outermost(model):
         for block in container.children():
@@ -49,30 +49,30 @@ def _outermost(module: torch.nn.Module, name: str = "") -> Iterator[tuple[str, t
 
 
 def split(model: torch.nn.Module, mesh: Mesh, *, traced: bool = False) -> None:
-    """Cut layers over the tensor side: linear ones and embeddings by DTensor, the rest by layers of ours.
+    """Cut layers over the tensor axis: linear ones and embeddings by DTensor, the rest by layers of ours.
 
-    In a model that is to be ``traced`` all are ours, and silent: a trace knows no distributed tensors.
+    In a model that is to be ``traced`` all are ours and without communication: a trace knows no distributed tensors.
     """
-    side, splits = mesh.side("tensor"), mesh.plan.splits
+    axis, splits = mesh.axis("tensor"), mesh.plan.splits
     uses = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
     for name, how in splits:
         module = _module(model, name)
         if how == "heads" and not isinstance(module, torch.nn.MultiheadAttention):
-            _count_heads(name, module, side.size)
+            _count_heads(name, module, axis.size)
             continue
         if any(uses[id(p)] > 1 for p in module.parameters()):
             raise InvalidSpec(f"{name} shares its weight with another layer", field="plan.splits", fix="leave it whole")
         style = None if traced else _style(module, how)
         if style is None:
-            cut_layer(name, module, how, side)
+            cut_layer(name, module, how, axis)
         else:
             parallelize_module(module, mesh.grid["tensor"], style)
     if not traced:
-        close(model)
+        enable_collectives(model)
 
 
 def _count_heads(name: str, module: torch.nn.Module, parts: int) -> None:
-    """Let attention that people write themselves count the heads of this rank only."""
+    """Reduce the number of heads of a user's own attention to those of this rank."""
     counts = {each: getattr(module, each) for each in HEADS if isinstance(getattr(module, each, None), int)}
     if not counts or any(count % parts for count in counts.values()):
         raise InvalidSpec(

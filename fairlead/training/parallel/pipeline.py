@@ -1,4 +1,4 @@
-"""Pipeline parallelism: each rank holds some stages of the model; micro-batches flow through them."""
+"""Pipeline parallelism: each rank holds some stages of the model, and micro-batches flow through them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ from torch.utils import _pytree as pytree
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
-from fairlead.training.batch_ranges import part
+from fairlead.training.batch_ranges import rank_range
 from fairlead.training.channel import log
 from fairlead.training.evaluation import Outputs, outputs_of
-from fairlead.training.flag_exchange import say
-from fairlead.training.model_probe import check_gradient, has_batch_norm
+from fairlead.training.model_probe import has_batch_norm, require_gradient
 from fairlead.training.parallel.gradients import FlatGradients
-from fairlead.training.parallel.mesh import Mesh, lost_peers
+from fairlead.training.parallel.mesh import Mesh, translate_peer_errors
 from fairlead.training.parallel.model_swap import ModelSwap
 from fairlead.training.parallel.module_cuts import shard_stage, split
-from fairlead.training.parallel.pipeline_stages import Traced, straight, trace
-from fairlead.training.parallel.recompute import Recompute, block_names, forget_stage
-from fairlead.training.parallel.sharded_parameters import clip, optimizer_parts, shards, whole_tensors
+from fairlead.training.parallel.pipeline_stages import TracedStages, contiguous_outputs, trace_stages
+from fairlead.training.parallel.recompute import Recompute, block_names, enable_stage_recompute
+from fairlead.training.parallel.sharded_parameters import (
+    clip_gradient_norm,
+    make_shards,
+    optimizer_parts,
+    whole_tensors,
+)
 from fairlead.training.parallel.tensor_layers import slices_of
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
-from fairlead.training.snapshots.sharded_files import write_parts
-from fairlead.training.step_flags import GroupFlags, RankFlags
+from fairlead.training.snapshots.sharded_files import write_shards
+from fairlead.training.step_flags import GroupFlags, RankFlags, exchange_flags
 from fairlead.training.step_watch import StragglerWatch, own_s
 
 
 class Pipeline:
     """One rank of a pipeline; several pipelines side by side are replicas of each other."""
 
-    spread = True
+    splits_state = True
 
     def __init__(self, session: Session, mesh: Mesh) -> None:
         self._session, self._mesh, plan = session, mesh, mesh.plan
@@ -47,34 +51,36 @@ class Pipeline:
             log("batch norm: statistics of each micro-batch by itself")
         self.balance = mesh.balance(session.training.batch_size)
         self._watch = StragglerWatch(self.balance, mesh.group.rank)
-        mine = part(session.training.batch_size, self.balance.shares, mesh.replica)
-        self._rows = max(1, -(-len(mine) // plan.microbatches))  # of a micro-batch: buffers keep their first size
-        self._loan = ModelSwap(session)
+        mine = rank_range(session.training.batch_size, self.balance.shares, mesh.replica)
+        self._rows = max(
+            1, -(-len(mine) // plan.microbatches)
+        )  # of a micro-batch, fixed because send buffers keep their first size
+        self._swap = ModelSwap(session)
         session.model.train()
         if plan.tensor > 1:
             split(session.model, mesh, traced=True)
-        self._pieces, self._side = slices_of(session.model), mesh.side("tensor")
+        self._pieces, self._tensor_axis = slices_of(session.model), mesh.axis("tensor")
         example = torch.zeros(self._rows, dtype=torch.int64, device=session.device)
         blocks = block_names(session.model)
-        traced = trace(session.model, plan, session.samples.take(example, 0)[:-1])
+        traced = trace_stages(session.model, plan, session.samples.take(example, 0)[:-1])
         self._output = traced.output
-        self._places = places(plan, mesh.stage)
+        self._places = stages_of(plan, mesh.stage)
         self._last = plan.stages - 1 in self._places
         random = session.findings.random
         self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
         self._modules = torch.nn.ModuleList([self._prepare(traced, place, blocks) for place in self._places])
         self._schedule = self._make_schedule(traced)
         named = [pair for module in self._modules for pair in module.named_parameters()]
-        self._shards = shards(named, self._pieces, self._side)
-        self._loan.use(self._modules, self._shards)
-        data = mesh.side("data")
+        self._shards = make_shards(named, self._pieces, self._tensor_axis)
+        self._swap.install(self._modules, self._shards)
+        data = mesh.axis("data")
         sums = plan.data > 1 and not plan.sharded
         self._gradients = FlatGradients([s.local for s in self._shards], data) if sums else None
-        self._factor = plan.data if plan.sharded else 1  # FSDP2 averages over the data side
+        self._factor = plan.data if plan.sharded else 1  # FSDP2 averages over the data axis
         self._step, self._micro, self._index, self._valid, self._total = 0, 0, example, 0, 1
 
-    def _prepare(self, traced: Traced, place: int, blocks: Sequence[str]) -> torch.nn.Module:
-        """Let a stage know, at each call, which samples it sees and which masks it draws."""
+    def _prepare(self, traced: TracedStages, place: int, blocks: Sequence[str]) -> torch.nn.Module:
+        """Wrap a stage's forward pass: sets the samples and dropout masks of each call."""
         module = traced.pipe.get_stage_module(place)
         if self._mesh.plan.recompute:
             self._forget(module, blocks)
@@ -89,9 +95,9 @@ class Pipeline:
                 calls["count"] += 1
                 samples = self._index[start : start + self._rows]
                 self._dropout.begin(self._session.seed, self._step, samples, first)
-            with self._dropout or nullcontext(), self._session.computing():
-                outputs = straight(plain(*arguments), widened=self._session.dtype is not None)
-            return outputs if place == last else pytree.tree_map(_reachable, outputs)
+            with self._dropout or nullcontext(), self._session.autocast():
+                outputs = contiguous_outputs(plain(*arguments), widened=self._session.dtype is not None)
+            return outputs if place == last else pytree.tree_map(_require_grad, outputs)
 
         module.forward = forward
         if self._mesh.plan.sharded:
@@ -101,14 +107,16 @@ class Pipeline:
     def _forget(self, module: torch.nn.Module, blocks: Sequence[str]) -> None:
         findings = self._session.findings
         buffers = [buffer for name, buffer in module.named_buffers() if name in findings.changing]
-        forget_stage(module, blocks, Recompute(self._dropout, lambda: buffers, not findings.random.exact))
+        enable_stage_recompute(module, blocks, Recompute(self._dropout, lambda: buffers, not findings.random.exact))
 
-    def _make_schedule(self, traced: Traced) -> Any:
+    def _make_schedule(self, traced: TracedStages) -> Any:
         plan, mesh = self._mesh.plan, self._mesh
         group = mesh.grid.get_group("pipeline")
         stages = [traced.pipe.build_stage(place, self._session.device, group) for place in self._places]
         if self._session.device.type == "cpu":
-            for stage in stages:  # gloo needs no first greeting, and torch's would also greet the rank itself (V order)
+            for (
+                stage
+            ) in stages:  # gloo needs no warm-up messages, and torch would send one to the rank itself (V order)
                 stage._get_init_p2p_neighbors_ops = list  # type: ignore[method-assign]
         kind = schedule_of(plan)
         single = issubclass(kind, schedules.PipelineScheduleSingle)
@@ -116,30 +124,30 @@ class Pipeline:
 
     # ------------------------------------------------------------ one step
 
-    def step(self, step: int, index: torch.Tensor, word: RankFlags) -> GroupFlags:
+    def step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
         session, mesh = self._session, self._mesh
         begun_s = own_s()
         for piece in self._shards:
             piece.clear_gradient()
-        mine = part(len(index), self.balance.shares, mesh.replica)
-        losses = self._flow(step, index, index[mine.start : mine.stop])
+        mine = rank_range(len(index), self.balance.shares, mesh.replica)
+        losses = self._run_microbatches(step, index, index[mine.start : mine.stop])
         for piece in self._shards:
             piece.take_gradient()
         computed_s = own_s() - begun_s
         if self._gradients is not None:
             self._gradients.exchange(RankFlags())
-        own = sum(float(loss.detach()) for loss in losses) if mesh.part == 0 else 0.0
-        heard = say(mesh.group, replace(word, loss=own / self._factor, compute_s=computed_s))
-        heard.check(step)
+        own_loss = sum(float(loss.detach()) for loss in losses) if mesh.part == 0 else 0.0
+        flags = exchange_flags(mesh.group, replace(own, loss=own_loss / self._factor, compute_s=computed_s))
+        flags.check(step)
         if session.training.clip_grad_norm is not None:
-            clip(self._shards, mesh, session.training.clip_grad_norm)
+            clip_gradient_norm(self._shards, mesh, session.training.clip_grad_norm)
         session.optimizer.step()
         if len(index) == session.training.batch_size:
-            self._watch.note(heard.compute_s)
-        return heard
+            self._watch.record_step(flags.compute_s)
+        return flags
 
-    def _flow(self, step: int, index: torch.Tensor, mine: torch.Tensor) -> list[torch.Tensor]:
-        """All micro-batches through all stages and back. A short batch is filled up with samples that do not count."""
+    def _run_microbatches(self, step: int, index: torch.Tensor, mine: torch.Tensor) -> list[torch.Tensor]:
+        """Run all micro-batches forward and back. A short batch is padded with samples that do not count."""
         session, plan = self._session, self._mesh.plan
         room = self._rows * plan.microbatches
         filled = torch.cat([mine, index[:1].expand(room - len(mine))])
@@ -151,7 +159,7 @@ class Pipeline:
         losses: list[torch.Tensor] = []
         inputs = batch[:-1] if 0 in self._places else ()
         target = {"target": batch[-1], "losses": losses} if self._last else {}
-        with lost_peers():
+        with translate_peer_errors():
             self._schedule.step(*inputs, **target, return_outputs=False)
         return losses
 
@@ -165,78 +173,78 @@ class Pipeline:
         rows = pytree.tree_unflatten([leaf[:count] for leaf in pytree.tree_leaves(outputs)], self._output)
         function = self._session.training.loss
         assert function is not None
-        loss = check_gradient(function(rows, target[:count]))
+        loss = require_gradient(function(rows, target[:count]))
         return loss * (count / self._total * self._factor)
 
     # ------------------------------------------------------------ evaluation and state
 
     def outputs(self, alive: Callable[[], None]) -> Outputs:
-        """By the plain model, made whole for the time of it: a traced one is fixed to training mode."""
+        """Evaluate with the plain model, rebuilt for this: a traced one is fixed to training mode."""
         session, group = self._session, self._mesh.group
-        weights = self._gathered()[0]
-        session.model = self._loan.plain()
+        weights = self._gather_state()[0]
+        session.model = self._swap.plain_model()
         try:
             session.model.load_state_dict(weights)
-            mine = part(len(session.eval_samples or ()), (1.0,) * group.size, group.rank)
+            mine = rank_range(len(session.eval_samples or ()), (1.0,) * group.size, group.rank)
             return outputs_of(session, mine, alive)
         finally:
             session.model = self._modules
 
-    def _gathered(self) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
-        """All tensors and the optimizer's parts by name, on every rank: each stage tells its own."""
+    def _gather_state(self) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
+        """All tensors and the optimizer's state by name, on every rank: each stage broadcasts its own."""
         session, plan, group = self._session, self._mesh.plan, self._mesh.group
         own: dict[str, torch.Tensor] = {}
-        with lost_peers():
+        with translate_peer_errors():
             for module in self._modules:
-                own |= whole_tensors(module, self._pieces, self._side)
+                own |= whole_tensors(module, self._pieces, self._tensor_axis)
             states = optimizer_parts(session.optimizer, self._shards)
         buffer = io.BytesIO()
         torch.save((own, states), buffer)
         model: dict[str, torch.Tensor] = {}
         parts: dict[str, dict[str, Any]] = {}
         for stage in range(plan.pipeline):
-            teller = stage * plan.data * plan.tensor
-            told = group.broadcast(buffer.getvalue() if group.rank == teller else None, teller)
-            tensors, told_states = torch.load(io.BytesIO(told), map_location=session.device, weights_only=True)
-            model.update({name: tensor for name, tensor in tensors.items() if name in self._loan.tensors})
-            parts.update(told_states)
+            source = stage * plan.data * plan.tensor
+            data = group.broadcast(buffer.getvalue() if group.rank == source else None, source)
+            tensors, stage_states = torch.load(io.BytesIO(data), map_location=session.device, weights_only=True)
+            model.update({name: tensor for name, tensor in tensors.items() if name in self._swap.tensors})
+            parts.update(stage_states)
         return model, parts
 
     def state(self) -> dict[str, Any]:
-        return self._loan.whole(*self._gathered())
+        return self._swap.full_state(*self._gather_state())
 
     def save(self, folder: Path) -> None:
-        with lost_peers():
-            write_parts(folder, self._modules, self._shards, self._session.optimizer, self._loan.tensors)
+        with translate_peer_errors():
+            write_shards(folder, self._modules, self._shards, self._session.optimizer, self._swap.tensors)
 
     def place(self) -> dict[str, Any]:
-        return self._loan.place()
+        return self._swap.place()
 
     def end(self) -> None:
-        self._loan.give_back(self.state())
+        self._swap.restore_model(self.state())
         self._mesh.close()
 
     def abandon(self) -> None:
-        self._loan.give_back(None)
+        self._swap.restore_model(None)
         self._mesh.close()
 
 
-def _reachable(leaf: Any) -> Any:
-    """What a stage hands on, so that a gradient may come back to it: also one in which nothing is trained."""
+def _require_grad(leaf: Any) -> Any:
+    """A stage's output that requires a gradient, so that one can come back even if nothing before is trained."""
     if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and torch.is_grad_enabled():
         return leaf if leaf.requires_grad else leaf.detach().requires_grad_()
     return leaf
 
 
-def places(plan: Plan, worker: int) -> Sequence[int]:
-    """Which stages a worker of the pipeline holds, in the order in which its schedule wants them."""
+def stages_of(plan: Plan, worker: int) -> Sequence[int]:
+    """The stages that a worker of the pipeline holds, in the order that its schedule wants."""
     if plan.schedule == "zero-bubble" and plan.chunks == 2:
         return (worker, 2 * plan.pipeline - 1 - worker)
     return tuple(worker + chunk * plan.pipeline for chunk in range(plan.chunks))
 
 
 def schedule_of(plan: Plan) -> type[Any]:
-    """torch's schedule for what the plan says."""
+    """torch's schedule for the plan."""
     found = {
         ("gpipe", False): schedules.ScheduleGPipe, ("gpipe", True): schedules.ScheduleLoopedBFS,
         ("1f1b", False): schedules.Schedule1F1B, ("interleaved", True): schedules.ScheduleInterleaved1F1B,
@@ -245,7 +253,7 @@ def schedule_of(plan: Plan) -> type[Any]:
     }.get((plan.schedule or "", plan.chunks > 1))  # fmt: skip
     if found is None or (plan.schedule == "zero-bubble" and plan.chunks > 2):
         raise InvalidSpec(
-            f"{plan.schedule} does not go with {plan.chunks} stages per worker", field="plan.schedule",
-            fix="interleaved wants two or more, 1f1b one, zero-bubble one or two",
+            f"{plan.schedule} does not support {plan.chunks} stages per worker", field="plan.schedule",
+            fix="interleaved needs two or more, 1f1b one, zero-bubble one or two",
         )  # fmt: skip
     return found

@@ -1,4 +1,4 @@
-"""A traced model cut into pipeline stages, and what each of them draws."""
+"""Traces a model and cuts it into pipeline stages; counts the dropout masks that each stage draws."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch.utils import _pytree as pytree
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
-from fairlead.training.model_probe import undisturbed
-from fairlead.training.parallel.tensor_collectives import close_traced, seams_of
+from fairlead.training.model_probe import preserving_buffers
+from fairlead.training.parallel.tensor_collectives import collectives_of, insert_collectives
 from fairlead.training.randomness import Recorder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Traced:
-    """The whole model in stages, the number of masks that the stages before each one draw, and what it gives."""
+class TracedStages:
+    """The stages of a model, the number of masks drawn before each one, and the structure of its output."""
 
     pipe: Pipe
     first_masks: tuple[int, ...]
-    output: pytree.TreeSpec  # what the last stage's tensors are parts of
+    output: pytree.TreeSpec  # structure of the last stage's tensors
 
 
-def trace(model: torch.nn.Module, plan: Plan, inputs: Sequence[torch.Tensor]) -> Traced:
-    """Cut the model where the plan says. One that cannot be traced, or shares weights over a cut, is refused."""
+def trace_stages(model: torch.nn.Module, plan: Plan, inputs: Sequence[torch.Tensor]) -> TracedStages:
+    """Cut the model where the plan says; refuses one that cannot be traced, or shares weights across a cut."""
     ties = _ties(model)
     output = _output_of(model, inputs)
     try:
@@ -51,30 +51,30 @@ def trace(model: torch.nn.Module, plan: Plan, inputs: Sequence[torch.Tensor]) ->
             fix="cut later, or choose a plan without pipeline",
         )  # fmt: skip
     for stage in stages:
-        _straighten(stage)
-    masks, seams = _first_masks(pipe, stages, inputs), seams_of(model)
+        _send_contiguous(stage)
+    masks, seams = _first_masks(pipe, stages, inputs), collectives_of(model)
     for stage in stages:
-        close_traced(stage, seams)
-    return Traced(pipe, masks, output)
+        insert_collectives(stage, seams)
+    return TracedStages(pipe, masks, output)
 
 
 def _output_of(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> pytree.TreeSpec:
-    """The structure of what a model gives, which a trace forgets.
+    """The structure of the model's output, which a trace loses.
 
-    Stages hand on tensors with a value per row; anything else is lost, or made of rows that do not count as well.
+    Stages pass on tensors with a value per row; anything else is lost, or would include padding rows.
     """
-    with undisturbed(model), torch.no_grad():
+    with preserving_buffers(model), torch.no_grad():
         given, structure = pytree.tree_flatten(model(*inputs))
     if not all(isinstance(each, torch.Tensor) and each.dim() > 0 and len(each) == len(inputs[0]) for each in given):
         raise InvalidSpec(
-            "gives more than values of each row, which stages of a pipeline cannot hand on", field="model",
+            "returns more than one value per row, which stages of a pipeline cannot pass on", field="model",
             fix="choose a plan without pipeline",
         )  # fmt: skip
     return structure
 
 
-def _straighten(stage: Any) -> None:
-    """Let what crosses a cut be sent as contiguous memory, whatever it was a view of: gloo takes nothing else."""
+def _send_contiguous(stage: Any) -> None:
+    """Mark what crosses a cut as contiguous memory, whatever it was a view of: gloo sends nothing else."""
     for node in stage.graph.nodes:
         crossing = [node] if node.op == "placeholder" else pytree.tree_leaves(node.args) if node.op == "output" else []
         for each in crossing:
@@ -83,8 +83,8 @@ def _straighten(stage: Any) -> None:
                 each.meta["val"] = value.contiguous()
 
 
-def straight(outputs: Any, *, widened: bool = False) -> Any:
-    """What a stage hands on, in the form that :func:`trace` has announced: also if it computes in bf16."""
+def contiguous_outputs(outputs: Any, *, widened: bool = False) -> Any:
+    """A stage's outputs in the form that :func:`trace_stages` has announced, also when it computes in bf16."""
 
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -123,7 +123,7 @@ def _first_masks(pipe: Pipe, stages: Sequence[torch.nn.Module], inputs: Sequence
 
     hooks = [stage.register_forward_pre_hook(note(place)) for place, stage in enumerate(stages)]
     try:
-        with undisturbed(pipe), torch.no_grad(), recorder:
+        with preserving_buffers(pipe), torch.no_grad(), recorder:
             pipe(*inputs)
     finally:
         for hook in hooks:

@@ -1,4 +1,4 @@
-"""Activations that are computed again in the backward pass instead of being kept: less memory for a third more work."""
+"""Activation recomputation: less memory for a third more work (torch.utils.checkpoint)."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Run = Callable[..., Any]
 
 
 class Recompute:
-    """Makes functions forget what they computed. What a second pass draws and changes is as if there were only one."""
+    """Checkpoints functions, so that the second pass draws and changes the same as if it ran only once."""
 
     def __init__(
         self, dropout: SampleDropout | None, buffers: Callable[[], Sequence[torch.Tensor]], draws: bool
     ) -> None:
         self._dropout, self._buffers, self._draws = dropout, buffers, draws
 
-    def forgetful(self, run: Run) -> Run:
-        """The same function, of which only the arguments are kept for the backward pass."""
+    def checkpointed(self, run: Run) -> Run:
+        """The same function, which keeps only its arguments for the backward pass."""
 
-        def forget(*arguments: Any, **named: Any) -> Any:
+        def enable_recompute(*arguments: Any, **named: Any) -> Any:
             if not torch.is_grad_enabled():
                 return run(*arguments, **named)
             return checkpoint(
                 run, *arguments, use_reentrant=False, context_fn=self._contexts, preserve_rng_state=self._draws, **named
             )
 
-        return forget
+        return enable_recompute
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         replay = nullcontext() if self._dropout is None else self._dropout.replay()
-        return nullcontext(), self._again(replay)
+        return nullcontext(), self._recomputing(replay)
 
     @contextmanager
-    def _again(self, replay: AbstractContextManager[None]) -> Iterator[None]:
-        saved = [(buffer, buffer.clone()) for buffer in self._buffers()]  # running means have seen this batch already
+    def _recomputing(self, replay: AbstractContextManager[None]) -> Iterator[None]:
+        saved = [(buffer, buffer.clone()) for buffer in self._buffers()]  # running means include this batch already
         try:
             with replay:
                 yield
@@ -52,51 +52,51 @@ class Recompute:
                     buffer.copy_(before)
 
 
-def forget(model: torch.nn.Module, recompute: Recompute) -> list[torch.nn.Module]:
-    """Let each group of layers keep its inputs only; :func:`remember` undoes it for the modules returned."""
+def enable_recompute(model: torch.nn.Module, recompute: Recompute) -> list[torch.nn.Module]:
+    """Checkpoint each group of layers; returns the changed modules, for :func:`disable_recompute`."""
     changed: list[torch.nn.Module] = []
-    for container, children in groups(model):
+    for container, children in recompute_groups(model):
         if isinstance(container, torch.nn.Sequential):
             container.forward = _in_segments(container, children, recompute)  # type: ignore[method-assign]
             changed.append(container)
             continue
         for group in children:
             module = container.get_submodule(group[0])
-            module.forward = recompute.forgetful(module.forward)
+            module.forward = recompute.checkpointed(module.forward)
             changed.append(module)
     return changed
 
 
-def remember(modules: Sequence[torch.nn.Module]) -> None:
-    """Let them keep their activations again."""
+def disable_recompute(modules: Sequence[torch.nn.Module]) -> None:
+    """Undo :func:`enable_recompute`."""
     for module in modules:
         module.__dict__.pop("forward", None)
 
 
-def forget_stage(stage: torch.nn.Module, blocks: Sequence[str], recompute: Recompute) -> None:
-    """The same for a traced stage: of the blocks that lie in it; of a model without blocks the stage is one."""
+def enable_stage_recompute(stage: torch.nn.Module, blocks: Sequence[str], recompute: Recompute) -> None:
+    """Checkpoint the blocks within a traced stage; a model without blocks is checkpointed as a whole stage."""
     if not blocks:
-        stage.forward = recompute.forgetful(stage.forward)
+        stage.forward = recompute.checkpointed(stage.forward)
     inside = dict(stage.named_modules())
     for name in blocks:
         if name in inside:
-            inside[name].forward = recompute.forgetful(inside[name].forward)
+            inside[name].forward = recompute.checkpointed(inside[name].forward)
 
 
 def block_names(model: torch.nn.Module) -> list[str]:
-    """The blocks among the groups: modules with layers of their own, which a trace keeps as such."""
+    """The groups that are blocks: modules with layers of their own, which a trace keeps as such."""
     paths = {id(module): name for name, module in model.named_modules()}
-    firsts = [container.get_submodule(group[0]) for container, found in groups(model) for group in found]
+    firsts = [container.get_submodule(group[0]) for container, found in recompute_groups(model) for group in found]
     return [paths[id(module)] for module in firsts if next(module.children(), None) is not None]
 
 
-def groups(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[list[str]]]]:
-    """The outermost lists of layers, each with its children in groups that are computed again as one.
+def recompute_groups(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[list[str]]]]:
+    """The outermost lists of layers, each with its children in groups that are recomputed together.
 
-    A block of layers is a group, with the single layers after it. Single layers in a row are put together so that what
-    is kept at the edges and what is computed again within are about equal (√n groups).
+    A block of layers is a group, with the single layers after it. Single layers in a row form √n groups, so that what
+    is kept at the edges and what is recomputed within are about equal.
     """
-    return [(container, found) for container in outermost(model) if (found := _grouped(container))]
+    return [(container, found) for container in layer_lists(model) if (found := _grouped(container))]
 
 
 def _grouped(container: torch.nn.Module) -> list[list[str]]:
@@ -112,13 +112,13 @@ def _grouped(container: torch.nn.Module) -> list[list[str]]:
     return [names[start:stop] for start, stop in pairwise(edges)] if len(edges) > 2 else []
 
 
-def outermost(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def layer_lists(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """The lists of layers that lie in no other list."""
     if isinstance(module, torch.nn.Sequential | torch.nn.ModuleList):
         yield module
         return
     for child in module.children():
-        yield from outermost(child)
+        yield from layer_lists(child)
 
 
 def _in_segments(container: torch.nn.Sequential, children: Sequence[Sequence[str]], recompute: Recompute) -> Run:
@@ -130,7 +130,7 @@ def _in_segments(container: torch.nn.Sequential, children: Sequence[Sequence[str
                 x = modules[name](x)
             return x
 
-        return recompute.forgetful(run)
+        return recompute.checkpointed(run)
 
     segments = [segment(names) for names in children]
 

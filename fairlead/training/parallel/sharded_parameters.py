@@ -1,4 +1,4 @@
-"""Parameters of which a rank holds a part: how the optimizer sees them, and how parts become wholes and back."""
+"""Parameters of which a rank holds a part: how the optimizer sees them, how parts become wholes and back."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fairlead.training.parallel.tensor_layers import ParameterSlice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """A parameter as the model has it, and this rank's part of it as a plain tensor that shares its memory.
+    """A parameter of the model, and this rank's part of it as a plain tensor that shares its memory.
 
-    Optimizers work element by element on the plain ones: many times cheaper than on distributed tensors, and exact.
+    Optimizers work element by element on the plain ones: exact, and many times cheaper than on distributed tensors.
     """
 
     name: str
     whole: torch.nn.Parameter
     local: torch.nn.Parameter
-    piece: ParameterSlice | None = None  # how it is cut over the tensor side, if by a layer of ours
-    side: MeshAxis | None = None
+    piece: ParameterSlice | None = None  # how a layer of ours cuts it over the tensor axis
+    axis: MeshAxis | None = None
 
     def take_gradient(self) -> None:
-        """After a backward pass: show the optimizer this rank's part of the gradient."""
+        """After a backward pass: give the optimizer this rank's part of the gradient."""
         gradient = self.whole.grad
         if isinstance(gradient, DTensor) and isinstance(self.whole, DTensor):
             if gradient.placements != self.whole.placements:
@@ -39,8 +39,8 @@ class Shard:
     def clear_gradient(self) -> None:
         self.whole.grad = self.local.grad = None
 
-    def copies(self, mesh: Mesh) -> int:
-        """How many ranks of this stage hold the very same part."""
+    def copy_count(self, mesh: Mesh) -> int:
+        """How many ranks of this stage hold the same part."""
         ranks = mesh.plan.data * (mesh.plan.tensor if self.piece is None else 1)
         if not isinstance(self.whole, DTensor):
             return ranks
@@ -49,28 +49,28 @@ class Shard:
             ranks //= 1 if placement.is_replicate() else size
         return ranks
 
-    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """From the ranks' parts of something shaped like this parameter: the whole, on every rank. A collective."""
+    def gather_whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The whole, on every rank, from the ranks' parts of a tensor shaped like this parameter. A collective."""
         if tensor.shape != self.local.shape:
             return tensor
         if isinstance(self.whole, DTensor):
-            tensor = self.spread(tensor).full_tensor().detach()
-        if self.piece is None or self.side is None:
+            tensor = self.as_dtensor(tensor).full_tensor().detach()
+        if self.piece is None or self.axis is None:
             return tensor
-        return self.piece.join(self.side.gather(tensor.detach()).unbind(0))
+        return self.piece.join(self.axis.gather(tensor.detach()).unbind(0))
 
-    def spread(self, tensor: torch.Tensor) -> DTensor:
-        """This rank's part of something shaped like the parameter, as what it is a part of."""
+    def as_dtensor(self, tensor: torch.Tensor) -> DTensor:
+        """This rank's part of a tensor shaped like the parameter, as a DTensor."""
         like = self.whole
         assert isinstance(like, DTensor)
         return DTensor.from_local(
             tensor, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
         )
 
-    def cut(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's part of something shaped like the whole parameter."""
-        if self.piece is not None and self.side is not None and tensor.shape == self.piece.shape:
-            tensor = self.piece.part(tensor, self.side.rank)
+    def own_part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a tensor shaped like the whole parameter."""
+        if self.piece is not None and self.axis is not None and tensor.shape == self.piece.shape:
+            tensor = self.piece.part(tensor, self.axis.rank)
         if not isinstance(self.whole, DTensor) or tensor.shape != self.whole.shape:
             return tensor
         shape, offset = compute_local_shape_and_global_offset(
@@ -79,24 +79,24 @@ class Shard:
         return tensor[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))].clone()
 
 
-def shards(
+def make_shards(
     named: Iterable[tuple[str, torch.nn.Parameter]],
     pieces: Mapping[str, ParameterSlice] | None = None,
-    side: MeshAxis | None = None,
+    axis: MeshAxis | None = None,
 ) -> list[Shard]:
-    """All parameters, trained or not; ``pieces`` are those that layers of ours have cut over the tensor side."""
+    """All parameters, trained or not; ``pieces`` are those that layers of ours cut over the tensor axis."""
     found = []
     for name, whole in named:
         local = whole
         if isinstance(whole, DTensor):
             local = torch.nn.Parameter(whole.to_local().detach(), requires_grad=whole.requires_grad)
-        found.append(Shard(name, whole, local, (pieces or {}).get(name), side))
+        found.append(Shard(name, whole, local, (pieces or {}).get(name), axis))
     return found
 
 
-def clip(parts: Iterable[Shard], mesh: Mesh, most: float) -> None:
-    """Clip the norm of the whole gradient, wherever its parts are; each piece counts once."""
-    held = [(part.local.grad, part.copies(mesh)) for part in parts if part.local.grad is not None]
+def clip_gradient_norm(parts: Iterable[Shard], mesh: Mesh, most: float) -> None:
+    """Clip the norm of the whole gradient, whose parts lie on several ranks; each part counts once."""
+    held = [(part.local.grad, part.copy_count(mesh)) for part in parts if part.local.grad is not None]
     square = torch.zeros(1, dtype=torch.float64, device=mesh.group.device)
     for gradient, copies in held:
         square += gradient.double().pow(2).sum() / copies
@@ -107,22 +107,22 @@ def clip(parts: Iterable[Shard], mesh: Mesh, most: float) -> None:
 
 
 def whole_tensors(
-    model: torch.nn.Module, pieces: Mapping[str, ParameterSlice], side: MeshAxis | None
+    model: torch.nn.Module, pieces: Mapping[str, ParameterSlice], axis: MeshAxis | None
 ) -> dict[str, torch.Tensor]:
-    """All that the model's state holds, trained or not, made whole. A collective."""
+    """The model's whole state on every rank. A collective."""
     found = {}
     for name, tensor in model.state_dict().items():
         whole = tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()
         piece = pieces.get(name)
-        found[name] = whole if piece is None or side is None else piece.join(side.gather(whole).unbind(0))
+        found[name] = whole if piece is None or axis is None else piece.join(axis.gather(whole).unbind(0))
     return found
 
 
 def optimizer_parts(optimizer: torch.optim.Optimizer, parts: Iterable[Shard]) -> dict[str, dict[str, Any]]:
-    """The optimizer's state with whole tensors, by the name of the parameter. A collective."""
+    """The optimizer's state with whole tensors, by parameter name. A collective."""
     return {
         part.name: {
-            key: part.gathered(value) if isinstance(value, torch.Tensor) else value
+            key: part.gather_whole(value) if isinstance(value, torch.Tensor) else value
             for key, value in optimizer.state.get(part.local, {}).items()
         }
         for part in parts
@@ -132,10 +132,10 @@ def optimizer_parts(optimizer: torch.optim.Optimizer, parts: Iterable[Shard]) ->
 def fill_optimizer(
     optimizer: torch.optim.Optimizer, parts: Iterable[Shard], states: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Take over a state with whole tensors."""
+    """Load a state with whole tensors: each rank takes its parts."""
     for part in parts:
         if states.get(part.name):
             optimizer.state[part.local] = {
-                key: part.cut(value) if isinstance(value, torch.Tensor) else value
+                key: part.own_part(value) if isinstance(value, torch.Tensor) else value
                 for key, value in states[part.name].items()
             }

@@ -1,4 +1,4 @@
-"""Where the parts of a cut layer meet: what the ranks of a tensor group sum or gather, forward and backward."""
+"""Collectives within split layers: what the ranks of a tensor group sum or gather, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,68 +14,68 @@ Kind = Literal["enter", "sum", "gather"]
 
 
 class TensorCollective(torch.nn.Module):
-    """A place of a model at which its tensor group talks. It is silent until it is closed, so that it can be traced.
+    """A collective at a point of the model. Until it is enabled it does nothing, so that the model can be traced.
 
-    ``enter``: what comes in is everybody's, so gradients are summed on the way back. ``sum``: outputs are added up.
-    ``gather``: outputs are laid side by side, along the last dimension.
+    ``enter``: the input is the same on all ranks, so gradients are summed backward. ``sum``: outputs are added up.
+    ``gather``: outputs are joined along the last dimension.
     """
 
-    def __init__(self, side: Ranks, kind: Kind) -> None:
+    def __init__(self, axis: Ranks, kind: Kind) -> None:
         super().__init__()
-        self.side, self.kind, self.closed = side, kind, False
+        self.axis, self.kind, self.enabled = axis, kind, False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.closed:
-            joined: torch.Tensor = _JOIN[self.kind](x, self.side)
+        if self.enabled:
+            joined: torch.Tensor = _JOIN[self.kind](x, self.axis)
             return joined
-        # A stand-in of the same shape: an operation, because a trace forgets modules that do nothing.
-        return torch.cat([x] * self.side.size, -1) if self.kind == "gather" else x.clone()
+        # A placeholder of the same shape: an operation, because a trace drops modules that do nothing.
+        return torch.cat([x] * self.axis.size, -1) if self.kind == "gather" else x.clone()
 
 
-def meet(module: torch.nn.Module, kind: Kind, x: torch.Tensor) -> torch.Tensor:
-    """Let the ranks talk at this seam of a layer."""
+def run_collective(module: torch.nn.Module, kind: Kind, x: torch.Tensor) -> torch.Tensor:
+    """Run this collective of a layer."""
     met: torch.Tensor = module.get_submodule(kind)(x)
     return met
 
 
-def close(model: torch.nn.Module) -> None:
-    """From now on the ranks talk at all seams of this model."""
+def enable_collectives(model: torch.nn.Module) -> None:
+    """From now on the collectives of this model communicate."""
     for module in model.modules():
         if isinstance(module, TensorCollective):
-            module.closed = True
+            module.enabled = True
 
 
-def close_traced(stage: torch.nn.Module, seams: dict[str, TensorCollective]) -> None:
-    """Put the seams into a stage whose trace holds their stand-ins, under the same names (``x@1``: called again)."""
+def insert_collectives(stage: torch.nn.Module, collectives: dict[str, TensorCollective]) -> None:
+    """Put the collectives into a stage whose trace holds their placeholders (``x@1`` is a second call of ``x``)."""
     for name, _ in list(stage.named_modules()):
-        seam = seams.get(re.sub(r"@\d+", "", name))
-        if seam is not None:
-            stage.set_submodule(name, seam)
-    close(stage)
+        collective = collectives.get(re.sub(r"@\d+", "", name))
+        if collective is not None:
+            stage.set_submodule(name, collective)
+    enable_collectives(stage)
 
 
-def seams_of(model: torch.nn.Module) -> dict[str, TensorCollective]:
+def collectives_of(model: torch.nn.Module) -> dict[str, TensorCollective]:
     return {name: module for name, module in model.named_modules() if isinstance(module, TensorCollective)}
 
 
 class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, side: Ranks) -> torch.Tensor:
-        ctx.side = side
+    def forward(ctx: Any, x: torch.Tensor, axis: Ranks) -> torch.Tensor:
+        ctx.axis = axis
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         grad = grads[0].clone(memory_format=torch.contiguous_format)
-        ctx.side.sum(grad)
+        ctx.axis.sum(grad)
         return grad, None
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, side: Ranks) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, axis: Ranks) -> torch.Tensor:
         whole = x.clone(memory_format=torch.contiguous_format)
-        side.sum(whole)
+        axis.sum(whole)
         return whole
 
     @staticmethod
@@ -85,13 +85,13 @@ class _Sum(torch.autograd.Function):
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, side: Ranks) -> torch.Tensor:
-        ctx.side = side
-        return torch.cat(list(side.gather(x).unbind(0)), -1)
+    def forward(ctx: Any, x: torch.Tensor, axis: Ranks) -> torch.Tensor:
+        ctx.axis = axis
+        return torch.cat(list(axis.gather(x).unbind(0)), -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grads[0].chunk(ctx.side.size, -1)[ctx.side.rank].contiguous(), None
+        return grads[0].chunk(ctx.axis.size, -1)[ctx.axis.rank].contiguous(), None
 
 
 _JOIN: dict[Kind, Callable[..., Any]] = {"enter": _Enter.apply, "sum": _Sum.apply, "gather": _Gather.apply}

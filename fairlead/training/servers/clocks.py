@@ -1,7 +1,7 @@
-"""Who computes which piece of which step, and how far ahead of the slowest anybody may be: no clock, no I/O.
+"""Which rank computes which piece of which step, and how far it may be ahead of the slowest: no clock, no I/O.
 
 Stale-synchronous parallel (Ho et al., NIPS 2013), with one change: a rank does not own a part of every batch, it takes
-the next piece that nobody has. So a straggler delays a step by the one piece in its hands, and gets fewer of them.
+the next free piece. So a straggler delays a step by the one piece that it computes, and gets fewer of them.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from statistics import median
 import msgspec
 
 REMEMBERED = 8
-"""Pieces of each rank by which its speed is judged."""
+"""Pieces of each rank by which its speed is measured."""
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
-    """What a rank does next in a step: a piece; nothing, for all are taken; or wait, for it is too far ahead."""
+    """What a rank does next in a step: a piece; nothing, as all are taken; or wait, as it is too far ahead."""
 
     piece: int | None = None
     wait: bool = False
-    finished: int = 0  # pieces of all ranks so far: whoever waits sees by it that others live
+    finished: int = 0  # pieces of all ranks so far: a waiting rank sees by it that others make progress
     complete: int = 0  # all steps before this one are done
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """What a rank hears when nothing is left for it to do in a step."""
+    """The end of a step for a rank: no piece is left to take."""
 
-    loss: float  # of the pieces of this step that are done, or of the last step of which any was
-    compute_s: tuple[float, ...]  # of a piece, per rank, the median of the last few; 0: none yet
-    pieces: tuple[int, ...]  # that each rank has computed
-    leave: bool  # everybody was told to leave: this is the last step of the generation
+    loss: float  # of this step's finished pieces, or of the last step that has some
+    compute_s: tuple[float, ...]  # per rank, the median of its last few pieces; 0: none yet
+    pieces: tuple[int, ...]  # computed by each rank
+    leave: bool  # all ranks were told to leave: this is the last step of the generation
 
 
 class Clocks:
@@ -47,8 +47,8 @@ class Clocks:
         self._times: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(ranks)]
         self._pieces = [0] * ranks
         self._leaving: set[int] = set()
-        self._begun = first  # the furthest step that anybody has entered
-        self._last: int | None = None  # the step after which all leave
+        self._furthest_step = first  # the furthest step that any rank has entered
+        self._last_step: int | None = None  # the step after which all leave
         self._loss = 0.0
 
     @property
@@ -56,11 +56,11 @@ class Clocks:
         return sum(self._pieces)
 
     def take(self, rank: int, step: int, *, leaving: bool) -> Turn:
-        """This rank has time for a piece of this step."""
+        """Give this rank a piece of this step."""
         if leaving and rank not in self._leaving:
             self._leaving.add(rank)
             if len(self._leaving) == self._ranks:
-                self._last = self._begun
+                self._last_step = self._furthest_step
         if self.complete < step - self._staleness:
             return Turn(wait=True, finished=self.finished, complete=self.complete)
         given = self._given.get(step, 0)
@@ -69,8 +69,8 @@ class Clocks:
         self._given[step] = given + 1
         return Turn(piece=given, finished=self.finished, complete=self.complete)
 
-    def done(self, rank: int, step: int, loss: float, weight: float, compute_s: float) -> None:
-        """The servers hold what this rank computed."""
+    def finish_piece(self, rank: int, step: int, loss: float, weight: float, compute_s: float) -> None:
+        """The servers hold the gradients of a piece of this rank."""
         self._done.setdefault(step, []).append((loss, weight))
         self._pieces[rank] += 1
         self._times[rank].append(compute_s)
@@ -80,10 +80,10 @@ class Clocks:
             self.complete += 1
 
     def close(self, step: int) -> Closed:
-        """A rank has passed through this step and enters the next one, unless all leave here."""
-        leave = self._last is not None and step >= self._last
+        """A rank is through with this step and enters the next one, unless all leave here."""
+        leave = self._last_step is not None and step >= self._last_step
         if not leave:
-            self._begun = max(self._begun, step + 1)
+            self._furthest_step = max(self._furthest_step, step + 1)
         self._loss = self._loss_of(step)
         times = tuple(median(times) if times else 0.0 for times in self._times)
         return Closed(self._loss, times, tuple(self._pieces), leave)
@@ -96,5 +96,5 @@ class Clocks:
         return sum(part for part, _ in known) / weight if weight else self._loss
 
     def losses(self, after: int) -> Sequence[float]:
-        """Of all complete steps from this one on, over the whole batch of each."""
+        """Losses of all complete steps from this one on, each over its whole batch."""
         return self._losses[max(0, after - self._first) :]

@@ -1,7 +1,7 @@
-"""The lines between ranks that ask and ranks that serve: plain sockets, so that the death of a peer is seen at once.
+"""Connections between ranks that ask and ranks that serve: plain sockets, which show the death of a peer at once.
 
-gloo would leave a server that waits for any of its clients asleep when one of them dies (measured). Nothing that
-arrives is ever run as code; whoever does not know the token of this generation is sent away.
+With gloo a server that waits for any of its clients would sleep on when one dies (measured). Nothing that arrives is
+ever run as code; a connection without the token of this generation is closed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import torch
 
 from fairlead.training.group import PATIENCE_S, Group, PeerLost
 
-_HEAD = struct.Struct(">QQ")  # bytes of the words, bytes of the tensor
+_HEAD = struct.Struct(">QQ")  # bytes of the message, bytes of the tensor
 _TOKEN_BYTES = 16
-KEEPER, CLOCKS = 0, -1
-"""The rank that keeps the clocks of all, and the line to it on which nothing else is said."""
+CLOCK_RANK, CLOCKS = 0, -1
+"""The rank that serves the clocks, and the key of the extra connection to it, which carries nothing else."""
 _SIOCGIFADDR = 0x8915
-_MOST_WORDS = 1 << 36  # the state of a large model comes as words
-NONSENSE = "another rank talks nonsense"
+_MOST_MESSAGE_BYTES = 1 << 36  # bytes; the state of a large model comes as one message
+PROTOCOL_ERROR = "another rank broke the protocol"
 GONE = "the connection to another rank is gone"
 
 
 class PeerConnection:
-    """One connection: words and, if need be, a tensor's bytes, either way."""
+    """A connection that carries messages, each with an optional tensor, either way."""
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -48,12 +48,12 @@ class PeerConnection:
             self._write(data, alive)
 
     def receive(self, kind: Any, into: torch.Tensor | None, alive: Callable[[], None]) -> Any:
-        """The next words, of this kind; a tensor's bytes come into the given memory and must be just as many."""
+        """The next message, of this kind; a tensor's bytes go into ``into`` and must fill it."""
         head = bytearray(_HEAD.size)
         self._read(memoryview(head), alive)
         words, size = _HEAD.unpack(head)
-        if words > _MOST_WORDS or size not in (0, 0 if into is None else len(into)):
-            raise PeerLost(NONSENSE)
+        if words > _MOST_MESSAGE_BYTES or size not in (0, 0 if into is None else len(into)):
+            raise PeerLost(PROTOCOL_ERROR)
         said = bytearray(words)
         self._read(memoryview(said), alive)
         if size and into is not None:
@@ -61,7 +61,7 @@ class PeerConnection:
         try:
             return msgspec.msgpack.decode(said, type=kind)
         except msgspec.DecodeError as error:
-            raise PeerLost(NONSENSE) from error
+            raise PeerLost(PROTOCOL_ERROR) from error
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the other side may be gone already
@@ -92,51 +92,53 @@ class PeerConnection:
 
 
 Serve = Callable[[int, PeerConnection], None]
-"""Answers one rank on its line until it is gone, which ends it with PeerLost."""
+"""Answers one rank's requests until it is gone, which raises PeerLost."""
 
 
 class PeerConnections:
-    """A line to every other rank for asking, and a thread for every other rank that asks."""
+    """A connection to every other rank for requests, and a thread for every other rank that sends some."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._token = os.urandom(_TOKEN_BYTES)
         self._closing = threading.Event()
-        self.lost: str | None = None  # why this generation is over, once a peer is gone
-        self._doors = socket.create_server((_own_address(), 0), backlog=2 * group.size)
+        self.lost: str | None = None  # why this generation is over; None: no peer is lost
+        self._listener = socket.create_server((_own_address(), 0), backlog=2 * group.size)
         self._serving: list[PeerConnection] = []
         self._asking = self._connect()
 
     def open(self, serve: Serve) -> None:
-        """Answer the others from now on; what they said before waits at the door."""
-        threading.Thread(target=self._open_doors, args=(serve,), name="fairlead-doors", daemon=True).start()
+        """Answer the other ranks from now on; requests that came earlier wait in the backlog."""
+        threading.Thread(target=self._accept_peers, args=(serve,), name="fairlead-doors", daemon=True).start()
 
-    def say(self, rank: int, words: msgspec.Struct, tensor: torch.Tensor | None = None) -> None:
-        """Ask another rank for something; :meth:`hear` takes its answer."""
-        self._asking[rank].send(words, tensor, self._patience())
+    def send_request(self, rank: int, words: msgspec.Struct, tensor: torch.Tensor | None = None) -> None:
+        """Send a request to another rank; :meth:`receive_answer` reads its answer."""
+        self._asking[rank].send(words, tensor, self._silence_check())
 
-    def hear(self, rank: int, kind: Any, into: torch.Tensor | None = None, within_s: float | None = None) -> Any:
-        """The answer of another rank; ``within_s``: even if a peer is known to be lost."""
-        alive = self._patience() if within_s is None else _until(time.monotonic() + within_s)
+    def receive_answer(
+        self, rank: int, kind: Any, into: torch.Tensor | None = None, within_s: float | None = None
+    ) -> Any:
+        """The answer of another rank. ``within_s``: a deadline that holds even if a peer is known to be lost."""
+        alive = self._silence_check() if within_s is None else _deadline(time.monotonic() + within_s)
         return self._asking[rank].receive(kind, into, alive)
 
     def check(self) -> None:
-        """Raise if a peer is gone, or if nobody waits for this generation any more."""
+        """Raise PeerLost if a peer is gone, or if the control plane has ended this generation."""
         if self.lost is not None:
             raise PeerLost(self.lost)
-        self._group.check_called_off()
+        self._group.check_abandoned()
 
     def close(self) -> None:
         self._closing.set()
-        self._doors.close()
+        self._listener.close()
         for line in [*self._asking.values(), *self._serving]:
             line.close()
 
-    def _patience(self) -> Callable[[], None]:
-        """To be called while nothing comes: raises when that has lasted too long."""
+    def _silence_check(self) -> Callable[[], None]:
+        """A function to call while nothing arrives: raises PeerLost when that lasts too long."""
         deadline_s = time.monotonic() + self._group.silence_s
 
-        in_time = _until(deadline_s)
+        in_time = _deadline(deadline_s)
 
         def alive() -> None:
             self.check()
@@ -144,23 +146,25 @@ class PeerConnections:
 
         return alive
 
-    # ------------------------------------------------------------ meeting
+    # ------------------------------------------------------------ connecting
 
     def _connect(self) -> dict[int, PeerConnection]:
-        host, port = self._doors.getsockname()[:2]
-        card = self._token + f"{host}:{port}".encode()
-        cards = self._group.gather(torch.tensor(list(card.ljust(64)), dtype=torch.uint8, device=self._group.device))
+        host, port = self._listener.getsockname()[:2]
+        contact = self._token + f"{host}:{port}".encode()
+        contacts = self._group.gather(
+            torch.tensor(list(contact.ljust(64)), dtype=torch.uint8, device=self._group.device)
+        )
         lines = {}
-        for rank, row in enumerate(cards.tolist()):
+        for rank, row in enumerate(contacts.tolist()):
             if rank == self._group.rank:
                 continue
             token, place = bytes(row[:_TOKEN_BYTES]), bytes(row[_TOKEN_BYTES:]).decode().strip()
-            lines[rank] = self._dial(rank, token, place)
-            if rank == KEEPER:
-                lines[CLOCKS] = self._dial(rank, token, place)
+            lines[rank] = self._connect_to(rank, token, place)
+            if rank == CLOCK_RANK:
+                lines[CLOCKS] = self._connect_to(rank, token, place)
         return lines
 
-    def _dial(self, rank: int, token: bytes, place: str) -> PeerConnection:
+    def _connect_to(self, rank: int, token: bytes, place: str) -> PeerConnection:
         host, _, port = place.rpartition(":")
         try:
             stream = socket.create_connection((host, int(port)), timeout=self._group.silence_s)
@@ -169,15 +173,15 @@ class PeerConnections:
             raise PeerLost(f"rank {rank} cannot be reached: {error.strerror}") from error
         return PeerConnection(stream)
 
-    def _open_doors(self, serve: Serve) -> None:
+    def _accept_peers(self, serve: Serve) -> None:
         while not self._closing.is_set():
             try:
-                stream, _ = self._doors.accept()
+                stream, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            threading.Thread(target=self._admit, args=(stream, serve), name="fairlead-server", daemon=True).start()
+            threading.Thread(target=self._serve_peer, args=(stream, serve), name="fairlead-server", daemon=True).start()
 
-    def _admit(self, stream: socket.socket, serve: Serve) -> None:
+    def _serve_peer(self, stream: socket.socket, serve: Serve) -> None:
         stream.settimeout(self._group.silence_s)
         said = b""
         while len(said) < _TOKEN_BYTES + 2:
@@ -199,10 +203,10 @@ class PeerConnections:
         except PeerLost as lost:
             self.lost = self.lost or str(lost)
         finally:
-            self.lost = self.lost or GONE  # whatever ended it: nobody answers that rank any more
+            self.lost = self.lost or GONE  # whatever ended it: that rank gets no more answers
 
 
-def _until(deadline_s: float) -> Callable[[], None]:
+def _deadline(deadline_s: float) -> Callable[[], None]:
     def in_time() -> None:
         if time.monotonic() > deadline_s:
             raise PeerLost("another rank did not answer in time")
@@ -211,7 +215,7 @@ def _until(deadline_s: float) -> Callable[[], None]:
 
 
 def _own_address() -> str:
-    """Where the others reach this rank: on the interface that the rest of the gang's traffic takes."""
+    """This rank's address on the interface that the rest of the gang's traffic takes."""
     name = os.environ.get("GLOO_SOCKET_IFNAME", "")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -1,4 +1,4 @@
-"""The parameter server as an engine: take a piece, pull, compute, push; nobody waits but who is too far ahead."""
+"""Parameter servers as an engine: take a piece, pull, compute, push; a rank waits only when it is too far ahead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fairlead.planning.plan import Plan
-from fairlead.training.batch_ranges import part
+from fairlead.training.batch_ranges import rank_range
 from fairlead.training.channel import log
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.group import Group, PeerLost
@@ -27,55 +27,55 @@ from fairlead.training.step_flags import GroupFlags, RankFlags
 
 
 class ParameterServers(Replicas):
-    """A rank that computes pieces of batches, and serves its part of the parameters in threads of its own.
+    """Computes pieces of batches, and serves its part of the parameters in threads.
 
-    The optimizer of the session rests meanwhile; its state lies with the servers. ``spread``: who is lost takes the
-    state of a part along, and the next generation goes on from the snapshot.
+    The session's optimizer is not used meanwhile; its state lies with the servers. ``splits_state``: a lost rank takes
+    a part of the state along, and the next generation continues from the snapshot.
     """
 
-    spread = True
+    splits_state = True
 
     def __init__(self, session: Session, group: Group, plan: Plan) -> None:
         super().__init__(session, group, plan, sums=False)
-        self._least = 2 if has_batch_norm(session.model) else 1  # samples that can be computed at all
+        self._least = 2 if has_batch_norm(session.model) else 1  # samples that a piece needs to be computed at all
         self._staleness = plan.staleness
-        self._fresh = -1  # what this rank last pulled holds all steps before this one
-        self._settled = session.step  # the histories of all ranks are alike up to here
+        self._pulled_step = -1  # the parameters last pulled include all steps before this one
+        self._settled_step = session.step  # the histories of all ranks are the same up to here
         self._servers = Servers(session, group, Clocks(group.size, plan.staleness, session.step))
 
-    def step(self, step: int, index: torch.Tensor, word: RankFlags) -> GroupFlags:
+    def step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
         try:
-            return self._step(step, index, word)
+            return self._step(step, index, own)
         except PeerLost:
-            self._servers.raise_failure()  # it may have gone because somebody's loss is no number
+            self._servers.raise_failure()  # the peer may have ended because of a non-finite loss
             raise
 
-    def _step(self, step: int, index: torch.Tensor, word: RankFlags) -> GroupFlags:
+    def _step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
         session, size = self._session, self._group.size
-        turn = self._take(Take(step, word.leaving))
+        turn = self._request_turn(Take(step, own.leaving))
         while isinstance(turn, Turn):
             done = self._compute(step, turn, index)
-            turn = self._take(Take(step, word.leaving, done))
+            turn = self._request_turn(Take(step, own.leaving, done))
         closed = turn
-        self._tell(closed)
+        self._record_pace(closed)
         loss = closed.loss
         if closed.leave or (step + 1) % session.steps_per_epoch == 0 or step + 1 == session.total_steps:
-            loss = self._settle(step)
+            loss = self._wait_for_step(step)
         return GroupFlags((loss,), closed.compute_s, size if closed.leave else 0, False)
 
-    def _tell(self, closed: Closed) -> None:
-        """Who was how fast, for the reports: pieces are taken by who has time for them, not shared out before."""
+    def _record_pace(self, closed: Closed) -> None:
+        """Record each rank's speed and pieces for reports: pieces go to ranks that have time, not by shares."""
         late = stragglers(closed.compute_s, closed.pieces)
         self.balance.last = Window(closed.compute_s, closed.pieces, late)
         whole = sum(closed.pieces)
         if whole:
             self.balance.shares = tuple(count / whole for count in closed.pieces)
 
-    def _take(self, asked: Take) -> Turn | Closed:
-        """The next piece of this step that nobody has, or its end; waits while this rank is too far ahead."""
-        waiting = self._waiting()
+    def _request_turn(self, asked: Take) -> Turn | Closed:
+        """The next free piece of this step, or the step's end; waits while this rank is too far ahead."""
+        waiting = self._stall_check()
         while True:
-            turn: Turn | Closed = self._servers.ask_keeper(asked)
+            turn: Turn | Closed = self._servers.ask_clock_server(asked)
             if isinstance(turn, Closed) or not turn.wait:
                 return turn
             waiting(turn.finished)
@@ -84,48 +84,48 @@ class ParameterServers(Replicas):
     def _compute(self, step: int, turn: Turn, index: torch.Tensor) -> Done:
         session, servers = self._session, self._servers
         assert turn.piece is not None
-        everybody = (1.0,) * self._group.size
-        cut = part(len(index), everybody, turn.piece)
+        even = (1.0,) * self._group.size
+        cut = rank_range(len(index), even, turn.piece)
         mine = index[cut.start : cut.stop]
         mine = mine if len(mine) >= self._least else mine[:0]
-        if self._fresh < step - self._staleness:
+        if self._pulled_step < step - self._staleness:
             servers.pull()
         begun_s = time.perf_counter()
         session.model.zero_grad(set_to_none=True)
-        loss = self._backward(step, index, everybody, turn.piece) if len(mine) else 0.0
+        loss = self._backward(step, index, even, turn.piece) if len(mine) else 0.0
         if not math.isfinite(loss):
-            servers.ask_keeper(Fail(loss, step, self._group.rank))
+            servers.ask_clock_server(Fail(loss, step, self._group.rank))
         clip = session.training.clip_grad_norm
-        if clip is not None and len(mine):  # the piece's own gradient, as if it were that of the batch
+        if clip is not None and len(mine):  # clip the piece's gradient as if it were the batch's
             torch.nn.utils.clip_grad_norm_(session.model.parameters(), clip * len(mine) / len(index))
         computed_s = time.perf_counter() - begun_s
         servers.push(pull=self._staleness > 0)
-        self._fresh = turn.complete if self._staleness else -1
+        self._pulled_step = turn.complete if self._staleness else -1
         return Done(step, loss, len(mine) / len(index), computed_s)
 
-    def _settle(self, step: int) -> float:
-        """Wait for all pieces up to this step: then every rank has the same parameters, statistics and history."""
-        waiting = self._waiting()
+    def _wait_for_step(self, step: int) -> float:
+        """Wait for all pieces up to this step: then all ranks have the same parameters, statistics and history."""
+        waiting = self._stall_check()
         while True:
-            settled: Settled = self._servers.ask_keeper(Settle(step, self._settled))
+            settled: Settled = self._servers.ask_clock_server(Settle(step, self._settled_step))
             if settled.losses is not None:
                 break
             waiting(settled.finished)
-        self._session.history.amend(self._settled, settled.losses[:-1])
-        self._settled = self._fresh = step + 1
+        self._session.history.correct_losses(self._settled_step, settled.losses[:-1])
+        self._settled_step = self._pulled_step = step + 1
         self._servers.pull()
         self._average_buffers()
         return settled.losses[-1]
 
     def _average_buffers(self) -> None:
-        """What batch norm has seen differs between the ranks: the mean of all counts."""
+        """Average the batch norm statistics, which differ between the ranks."""
         for buffer in self._session.model.buffers():
             if buffer.is_floating_point():
                 self._group.sum(buffer)
                 buffer.div_(self._group.size)
 
-    def _waiting(self) -> Callable[[int], None]:
-        """To be called with the number of finished pieces while waiting: raises when it stands still for too long."""
+    def _stall_check(self) -> Callable[[int], None]:
+        """A function to call with the number of finished pieces: raises PeerLost when it stalls for too long."""
         seen, deadline_s = -1, 0.0
 
         def wait(finished: int) -> None:
@@ -142,10 +142,10 @@ class ParameterServers(Replicas):
 
     def outputs(self, alive: Callable[[], None]) -> Outputs:
         session, size = self._session, self._group.size
-        return outputs_of(session, part(len(session.eval_samples or ()), (1.0,) * size, self._group.rank), alive)
+        return outputs_of(session, rank_range(len(session.eval_samples or ()), (1.0,) * size, self._group.rank), alive)
 
     def state(self) -> dict[str, Any]:
-        """Of the servers, each at its present step: pieces that are under way are not in it."""
+        """The servers' state, each at its present step, without pieces that are under way."""
         self._servers.pull()
         return self._session.state() | {"optimizer": self._optimizer_state()}
 
@@ -161,11 +161,11 @@ class ParameterServers(Replicas):
         self._servers.pull()
         self._session.model.zero_grad(set_to_none=True)
         load_optimizer(self._session.optimizer, self._optimizer_state())
-        self._group.barrier()  # who has it all may go only when the others have it, too
+        self._group.barrier()  # no rank may stop serving before all have read the state
         self._servers.close()
         super().end()
 
     def abandon(self) -> None:
         self._servers.close()
         super().abandon()
-        self._session.spoil(self._session.model)
+        self._session.discard_weights(self._session.model)

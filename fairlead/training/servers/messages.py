@@ -1,4 +1,4 @@
-"""What ranks ask each other where parameters are served, and what they hear."""
+"""Messages between ranks that use parameter servers: requests and their answers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from fairlead.training.servers.clocks import Closed, Turn
 
 
 class Pull(msgspec.Struct, frozen=True, tag="pull"):
-    """Your parameters, as they are now; they come behind the answer."""
+    """Asks for the server's parameters, which follow the answer."""
 
 
 class Push(msgspec.Struct, frozen=True, tag="push"):
-    """Gradients of a piece, behind these words."""
+    """Brings the gradients of a piece, which follow this message."""
 
-    pull: bool = False  # your parameters are to come back behind the answer
+    pull: bool = False  # asks for the server's parameters, too
 
 
 class State(msgspec.Struct, frozen=True, tag="state"):
-    """The optimizer's state of your part."""
+    """Asks for the optimizer's state of the server's part."""
 
 
-# ---------------------------------------------------------------- to the keeper of the clocks
+# ---------------------------------------------------------------- to the clock server
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A piece that the servers hold now."""
+    """A piece whose gradients the servers hold."""
 
     step: int
     loss: float  # its part of the mean loss
@@ -36,43 +36,43 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Take(msgspec.Struct, frozen=True, tag="take"):
-    """A piece of this step, please; the answer closes the step if there is none left."""
+    """Asks for a piece of this step; the answer closes the step if none is left."""
 
     step: int
     leaving: bool = False
-    done: Done | None = None  # what I did before
+    done: Done | None = None  # the piece that this rank finished before
 
 
 class Settle(msgspec.Struct, frozen=True, tag="settle"):
-    """Are all pieces up to this step done? What were the losses after that one?"""
+    """Asks whether all pieces up to this step are finished, and for the losses after ``after``."""
 
     step: int
     after: int
 
 
 class Fail(msgspec.Struct, frozen=True, tag="fail"):
-    """My loss is no number: nobody may go on. Also the answer to whatever anybody asks from then on."""
+    """A rank's loss is not finite: no rank may go on. Also the answer to every later request."""
 
     loss: float
     step: int
     rank: int
 
 
-class Why(msgspec.Struct, frozen=True, tag="why"):
-    """A peer is gone: has anybody said why?"""
+class AskFailure(msgspec.Struct, frozen=True, tag="why"):
+    """A peer is gone: asks whether a failure is the reason."""
 
 
-Keeping = Take | Settle | Fail | Why
-Request = Pull | Push | State | Keeping
+ClockRequest = Take | Settle | Fail | AskFailure
+Request = Pull | Push | State | ClockRequest
 
 # ---------------------------------------------------------------- answers
 
 
-class Well(msgspec.Struct, frozen=True, tag="well"):
-    """It is done."""
+class Ok(msgspec.Struct, frozen=True, tag="well"):
+    """The request was carried out."""
 
 
-class Held(msgspec.Struct, frozen=True, tag="held"):
+class OptimizerState(msgspec.Struct, frozen=True, tag="held"):
     state: bytes
 
 
@@ -87,4 +87,4 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
     why: str
 
 
-Answer = Turn | Closed | Settled | Well | Fail | Lost
+Answer = Turn | Closed | Settled | Ok | Fail | Lost

@@ -1,4 +1,4 @@
-"""The part of the model that one rank serves: the parameters that count, and the optimizer that moves them."""
+"""The part of the model that one rank serves: the authoritative parameters and the optimizer that updates them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fairlead.training.optimizers import load_optimizer, make_optimizer
 from fairlead.training.session import Session
 
 _ALIGNED = 16
-_OWN = ("params", "fused", "foreach")  # of an optimizer's group: how it computes, not what
+_OWN = ("params", "fused", "foreach")  # keys of an optimizer's group that say how it computes, not what
 
 
 class Layout:
-    """Some tensors in one piece of memory, as they are sent: first a byte for each that says whether it is there."""
+    """Several tensors in one buffer, as they are sent: first one byte per tensor that says whether it is present."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._like = tensors
-        self._starts, end = [], _up(len(tensors))
+        self._starts, end = [], _align(len(tensors))
         for tensor in tensors:
             self._starts.append(end)
-            end = _up(end + tensor.numel() * tensor.element_size())
+            end = _align(end + tensor.numel() * tensor.element_size())
         self.size = end
 
     def buffer(self) -> torch.Tensor:
@@ -38,12 +38,12 @@ class Layout:
         ]
 
 
-def _up(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-def dealt(sizes: Sequence[int], servers: int) -> list[list[int]]:
-    """Which tensors each server holds: whole ones, so that any optimizer works; the largest first to who has least."""
+def assign_parameters(sizes: Sequence[int], servers: int) -> list[list[int]]:
+    """The tensors that each server holds: whole ones, for any optimizer; each goes to the least loaded server."""
     held: list[list[int]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for place in sorted(range(len(sizes)), key=lambda place: (-sizes[place], place)):
@@ -54,16 +54,16 @@ def dealt(sizes: Sequence[int], servers: int) -> list[list[int]]:
 
 
 class Shard:
-    """Takes gradients and gives parameters, one request at a time.
+    """Takes gradients and returns parameters, one request at a time.
 
-    After as many pieces as make up a batch it takes a step of the optimizer: so there are as many steps, with gradients
-    as large, as in one process, and learning rates and schedules mean what they mean there.
+    After as many pieces as make up a batch it takes a step of the optimizer. So there are as many steps as in one
+    process, with gradients as large, and learning rates and schedules keep their meaning.
     """
 
     def __init__(self, session: Session, parameters: Sequence[torch.nn.Parameter], mine: Sequence[int], pieces: int):
         self._session, self._pieces = session, pieces
         own = set(mine)
-        # What others serve only stands in its place, without memory: the user's function may sort by shape or order.
+        # Placeholders without memory for what others serve: the user's function may sort by shape or order.
         everything = [
             torch.nn.Parameter(p.detach().cpu().clone() if place in own else _stand_in(p))
             for place, p in enumerate(parameters)
@@ -81,7 +81,7 @@ class Shard:
         self.layout = Layout(self._masters)
 
     def push(self, buffer: torch.Tensor) -> None:
-        """Add the gradients of a piece; a parameter without one in all pieces of a step is left alone."""
+        """Add the gradients of a piece; a parameter without a gradient in all pieces of a step is not updated."""
         there = buffer[: len(self._masters)].tolist()
         with self._lock:
             for place, (has, gradient) in enumerate(zip(there, self.layout.views(buffer), strict=True)):
@@ -102,13 +102,13 @@ class Shard:
         self._sums, self._arrived = [None] * len(self._masters), 0
 
     def pull(self, buffer: torch.Tensor) -> None:
-        """Write the parameters as they are now into a buffer of the layout."""
+        """Write the present parameters into a buffer."""
         with self._lock, torch.no_grad():
             for view, master in zip(self.layout.views(buffer), self._masters, strict=True):
                 view.copy_(master)
 
     def state(self) -> bytes:
-        """The optimizer's state of this part, by place."""
+        """The optimizer's state of this part, by parameter index."""
         with self._lock:
             state: Mapping[int, Any] = self._optimizer.state_dict()["state"]
             file = io.BytesIO()

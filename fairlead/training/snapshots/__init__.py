@@ -1,1 +1,1 @@
-"""Snapshots of a training: staged in the grid, written to disk, found and checked again."""
+"""Snapshots of a training: staged in the grid, written to disk, found and verified."""

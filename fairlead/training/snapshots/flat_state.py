@@ -1,6 +1,6 @@
-"""A state taken apart: its tensors, to be copied as they lie in memory, and a small head with all the rest.
+"""A state as raw tensors, copied as they lie in memory, and a small head with everything else.
 
-The head is the state in torch's own form, with a mark in place of each tensor, and is read as plain data only: a
+The head is the state in torch's own format, with a mark in place of each tensor, and is read as plain data only: a
 snapshot is never code.
 """
 
@@ -18,30 +18,30 @@ import numpy as np
 import torch
 
 KIND = "state"
-"""Of a block that holds one."""
+"""The kind of a grid block that holds a state."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlatState:
-    """What a state is made of."""
+    """A state in two parts: a head, and its tensors."""
 
     head: bytes
-    mark: str  # of this state alone, so that nothing in it can look like one
+    mark: str  # unique to this state, so that no value in it can be mistaken for a mark
     tensors: tuple[torch.Tensor, ...]
 
     @property
     def lengths(self) -> list[int]:
-        """Bytes of its parts: the head, then each tensor."""
+        """Bytes of the parts: the head, then each tensor."""
         return [len(self.head), *(tensor.numel() * tensor.element_size() for tensor in self.tensors)]
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What is needed to make it again from its parts."""
+        """What is needed to rebuild the state from its parts."""
         facts = [[str(each.dtype), list(each.shape), _strides(each)] for each in self.tensors]
         return {"mark": self.mark, "tensors": facts}
 
     def write(self, room: memoryview, parts: Sequence[tuple[int, int]]) -> None:
-        """Copy it there, each part to its place (offset and bytes). This is all that a step waits for."""
+        """Copy each part to its place (offset and bytes) in ``room``. A training step waits for this copy only."""
         begin, length = parts[0]
         room[begin : begin + length] = self.head
         with torch.no_grad():
@@ -51,40 +51,40 @@ class FlatState:
                     _shaped(flat, tensor.shape, _strides(tensor)).copy_(tensor)
 
     def state(self, device: torch.device) -> dict[str, Any]:
-        """The state again; raises pickle.UnpicklingError when it holds more than plain data."""
+        """The state; raises pickle.UnpicklingError when it holds more than plain data."""
         found = torch.load(io.BytesIO(self.head), map_location=device, weights_only=True)
         placed = [tensor.to(device) for tensor in self.tensors]
 
         def put_back(value: Any) -> Any:
             return placed[value[1]] if type(value) is tuple and len(value) == 2 and value[0] == self.mark else value
 
-        state: dict[str, Any] = _mapped(found, put_back)
+        state: dict[str, Any] = _map_values(found, put_back)
         return state
 
 
-def taken_apart(state: Mapping[str, Any]) -> FlatState:
-    """What the state is made of; its tensors are those of the state, to be copied before they change."""
+def flatten_state(state: Mapping[str, Any]) -> FlatState:
+    """The flat form of a state; shares its tensors, which must be copied before they change."""
     mark, tensors = secrets.token_hex(8), list[torch.Tensor]()
-    places: dict[tuple[Any, ...], int] = {}  # of those that were there already: shared weights are one
+    places: dict[tuple[Any, ...], int] = {}  # of tensors that were found already: shared weights are stored once
 
     def take_out(value: Any) -> Any:
-        if not _takes_out(value):
+        if not _is_extractable(value):
             return value
         key: tuple[Any, ...] = (value.data_ptr(), value.device, value.dtype, value.shape, value.stride())
         if not value.numel():
-            key = (id(value),)  # it lies nowhere
+            key = (id(value),)  # it has no memory
         if key not in places:
             places[key] = len(tensors)
             tensors.append(value)
         return mark, places[key]
 
     buffer = io.BytesIO()
-    torch.save(_mapped(state, take_out), buffer)
+    torch.save(_map_values(state, take_out), buffer)
     return FlatState(buffer.getvalue(), mark, tuple(tensors))
 
 
-def put_together(meta: Mapping[str, Any], parts: Sequence[memoryview]) -> FlatState:
-    """From its parts, which are copied: they may lie where nobody may write."""
+def flat_state_from_parts(meta: Mapping[str, Any], parts: Sequence[memoryview]) -> FlatState:
+    """The flat state from copies of its parts, which may lie in read-only memory."""
     tensors = []
     for (kind, shape, strides), part in zip(meta["tensors"], parts[1:], strict=True):
         dtype: torch.dtype = getattr(torch, kind.removeprefix("torch."))
@@ -95,7 +95,7 @@ def put_together(meta: Mapping[str, Any], parts: Sequence[memoryview]) -> FlatSt
     return FlatState(bytes(parts[0]), meta["mark"], tuple(tensors))
 
 
-def opened(data: bytes | FlatState, device: torch.device) -> dict[str, Any]:
+def read_state(data: bytes | FlatState, device: torch.device) -> dict[str, Any]:
     """A state from either form; raises pickle.UnpicklingError when it holds more than plain data."""
     if isinstance(data, FlatState):
         return data.state(device)
@@ -103,8 +103,8 @@ def opened(data: bytes | FlatState, device: torch.device) -> dict[str, Any]:
     return state
 
 
-def _takes_out(value: Any) -> bool:
-    """Whether it is a plain tensor; one of any other kind stays in the head."""
+def _is_extractable(value: Any) -> bool:
+    """Whether it is a plain tensor; tensors of other kinds stay in the head."""
     return (
         type(value) is torch.Tensor and value.layout is torch.strided and not value.requires_grad
         and not value.is_quantized and value.device.type != "meta"
@@ -112,22 +112,22 @@ def _takes_out(value: Any) -> bool:
     )  # fmt: skip
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same maps and lists, with what is in them changed."""
+def _map_values(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same maps and lists with changed values."""
     if type(value) is dict:
-        return {key: _mapped(each, change) for key, each in value.items()}
+        return {key: _map_values(each, change) for key, each in value.items()}
     if type(value) is OrderedDict:
-        found = copy.copy(value)  # with what torch notes beside it: the versions of the modules
-        found.update((key, _mapped(each, change)) for key, each in value.items())
+        found = copy.copy(value)  # with torch's metadata: the versions of the modules
+        found.update((key, _map_values(each, change)) for key, each in value.items())
         return found
     changed = change(value)
     if changed is value and type(value) in (list, tuple):
-        return type(value)(_mapped(each, change) for each in value)
+        return type(value)(_map_values(each, change) for each in value)
     return changed
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
-    """Of one that lies densely with its channels innermost, which are kept so; none of any other."""
+    """The strides of a dense channels-last tensor, which are preserved; empty for any other."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
     if last is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=last):
         return []

@@ -1,7 +1,7 @@
-"""One job's snapshots in the grid of its node: room for the next one ready and warm, and a note for each that is there.
+"""One job's snapshots in the grid of its node: room reserved for the next one, and a note for each that exists.
 
 A note is a small file in the job's memory folder that names a block. It is written after the block was committed and
-goes after the block has gone, so that finding the newest snapshot of any node is a look into a few folders.
+removed after the block, so that finding the newest snapshot of any node means listing a few folders.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from fairlead.grid.layout import Layout
 from fairlead.grid.reserved_room import ReservedRoom
 from fairlead.grid.values import VARIABLE, BlockId, aligned, snapshot_label
 from fairlead.training.channel import log
-from fairlead.training.snapshots.flat_state import KIND, FlatState, put_together
-from fairlead.training.snapshots.snapshot_files import NOTE, Stored, listed
+from fairlead.training.snapshots.flat_state import KIND, FlatState, flat_state_from_parts
+from fairlead.training.snapshots.snapshot_files import NOTE, StoredSnapshot, list_snapshots
 
 COST_S = 24 * 3600.0
-"""What a state is said to cost to make again: the last thing that a tenant in need of room loses."""
-REST_S, MOST_REST_S = 60.0, 3600.0
-"""For so long nothing is tried after the grid had no room, or did not answer; twice as long each time that follows."""
+"""The cost of recomputing a state, as told to the grid: it is evicted last."""
+BACKOFF_S, MOST_BACKOFF_S = 60.0, 3600.0
+"""How long the grid is not tried again after a failure; doubles with each failure in a row."""
 _HASHED_WITHIN_S, _LOOK_S = 10.0, 0.1
-_SLACK_BYTES, _SLACK_PART = 64 << 10, 64  # a history grows; by so much the room for the next one is larger
+_SLACK_BYTES, _SLACK_PART = 64 << 10, 64  # extra room for the next snapshot, whose history is longer
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A state that was copied and is yet to be put away: into the room that was ready for it, or beside."""
+    """A state that was copied and is yet to be committed: in reserved room, or in this process's memory."""
 
     step: int
     view: memoryview
@@ -48,37 +48,37 @@ class Staged:
         return len(self.layout.header)
 
     @property
-    def beside(self) -> bool:
-        """Whether it lies in memory of this process, which nobody else can take."""
+    def outside_arena(self) -> bool:
+        """Whether it lies in memory of this process, which the grid cannot evict."""
         return self.room is None or not self.room.in_arena
 
 
 class GridSnapshots:
-    """Staging is all that a training step does with it; the rest may take as long as the grid process likes."""
+    """Stages and commits snapshots. A training step waits for the staging only."""
 
     def __init__(self, job: str, folder: Path) -> None:
-        """The folder is this node's part of the job's memory, where the notes are."""
+        """``folder``: this node's part of the job's memory, which holds the notes."""
         self._label, self._folder = snapshot_label(job), folder
         self._room: ReservedRoom | None = None
-        self._unfit: ReservedRoom | None = None
-        self._rests_until_s, self._failures = 0.0, 0
+        self._unfit_room: ReservedRoom | None = None
+        self._back_off_until_s, self._failures = 0.0, 0
 
     @property
     def usable(self) -> bool:
-        """Whether it is worth trying."""
-        return bool(os.environ.get(VARIABLE)) and time.monotonic() >= self._rests_until_s
+        """Whether the worker has a grid and no back-off is running."""
+        return bool(os.environ.get(VARIABLE)) and time.monotonic() >= self._back_off_until_s
 
-    def rest(self, error: Exception) -> None:
-        """It did not work: say so once, and leave it alone for a while."""
-        rest_s = inf if isinstance(error, TooLarge) else min(MOST_REST_S, REST_S * 2.0**self._failures)
-        self._rests_until_s = time.monotonic() + rest_s
+    def back_off(self, error: Exception) -> None:
+        """Record a failure: log the first one, and do not use the grid for a while."""
+        rest_s = inf if isinstance(error, TooLarge) else min(MOST_BACKOFF_S, BACKOFF_S * 2.0**self._failures)
+        self._back_off_until_s = time.monotonic() + rest_s
         self.clear()
         if not self._failures:
-            log(f"snapshots do not go into the grid ({error}); they are written as files, while the training waits")
+            log(f"snapshots cannot go into the grid ({error}); they are written as files, for which the training waits")
         self._failures += 1
 
     def clear(self) -> None:
-        """Let go of the room for a next one."""
+        """Give back the room that is reserved for the next snapshot."""
         room, self._room = self._room, None
         self.give_back(room)
 
@@ -89,24 +89,24 @@ class GridSnapshots:
     # ------------------------------------------------------------ writing
 
     def stage(self, step: int, flat: FlatState) -> Staged:
-        """Copy the state, into room that is ready where there is, else into memory of this process."""
+        """Copy the state: into reserved room if there is any, else into memory of this process."""
         room, self._room = self._room, None
         if room is not None:
             try:
                 layout = Layout(flat.lengths, flat.meta, room.nbytes)
             except ValueError:
-                self._unfit, room = room, None
+                self._unfit_room, room = room, None
         if room is None:
             layout = Layout(flat.lengths, flat.meta)
-            layout = Layout(flat.lengths, flat.meta, _roomy(layout.nbytes))
+            layout = Layout(flat.lengths, flat.meta, _with_slack(layout.nbytes))
         view = np.empty(layout.nbytes, np.uint8).data if room is None else room.view
         flat.write(view, layout.parts)
         return Staged(step, view, layout, room)
 
-    def keep(self, staged: Staged) -> BlockId:
+    def commit(self, staged: Staged) -> BlockId:
         """Make it a block with a note; raises FairleadError or OSError."""
         grid = _grid()
-        unfit, self._unfit = self._unfit, None
+        unfit, self._unfit_room = self._unfit_room, None
         self.give_back(unfit)
         room = staged.room
         if room is None:
@@ -124,13 +124,13 @@ class GridSnapshots:
             self._failures = 0
         return block
 
-    def prepare(self, nbytes: int) -> None:
-        """Have room for the next one, of this size, at hand; where there is none it is asked for when it comes."""
+    def reserve_next(self, nbytes: int) -> None:
+        """Reserve room for the next snapshot; without success it is requested when the snapshot is taken."""
         with contextlib.suppress(FairleadError, OSError):
             self._room = self._reserve(_grid(), nbytes)
 
     def _reserve(self, grid: Grid, nbytes: int) -> ReservedRoom:
-        """If need be, in place of all snapshots but the newest."""
+        """Reserve room; if there is none, drop all snapshots but the newest and try again."""
         try:
             return grid.reserve(nbytes)
         except Refused:
@@ -145,20 +145,20 @@ class GridSnapshots:
         self._folder.mkdir(parents=True, exist_ok=True)
         note = self._folder / f"snapshot-{step}{NOTE}"
         beside = note.with_name(f".{note.name}.{os.getpid()}.tmp")
-        before = _named(note) if note.exists() else None
+        before = _block_of(note) if note.exists() else None
         beside.write_text(json.dumps({"block": block}))
         beside.replace(note)
-        if before is not None:  # of the same step, by a worker that left alone as this one did
+        if before is not None:  # of the same step, from a worker that left without its peers, as this one did
             with contextlib.suppress(FairleadError):
                 _grid().drop(before)
 
-    def pinned(self, block: BlockId) -> tuple[memoryview, int]:
-        """All bytes of a block, held in memory as long as they are used, and how many of them are its header."""
+    def whole_block(self, block: BlockId) -> tuple[memoryview, int]:
+        """All bytes of a block, pinned while the view is in use, and how many of them are its header."""
         with _grid().open(block) as opened:
             return opened.whole()
 
     def digest(self, block: BlockId) -> str:
-        """The hash of a block's bytes, which the grid process computes beside; empty if it takes too long."""
+        """The hash of a block, computed by the grid process; empty if that takes too long."""
         until_s = time.monotonic() + _HASHED_WITHIN_S
         while time.monotonic() < until_s:
             found = next((info for info in _grid().blocks() if info.id == block), None)
@@ -170,40 +170,40 @@ class GridSnapshots:
     # ------------------------------------------------------------ reading, dropping
 
     def read(self, note: Path) -> FlatState | None:
-        """The state, copied out of its block, wherever that is; None if it is damaged."""
-        grid, block = _grid(), _named(note)
+        """The state, copied out of its block on any node; None if it is damaged."""
+        grid, block = _grid(), _block_of(note)
         with grid.open(block) as opened:
-            found = put_together(opened.meta, opened.parts()) if opened.intact() else None
-        if note.parent != self._folder:  # it was brought here from another node for this alone
+            found = flat_state_from_parts(opened.meta, opened.parts()) if opened.intact() else None
+        if note.parent != self._folder:  # it was fetched from another node only for this
             with contextlib.suppress(FairleadError):
                 grid.drop(block)
         return found
 
     def drop(self, note: Path) -> None:
-        """Its block is not needed; one that is open elsewhere goes with :meth:`tidy`, or with the job."""
+        """Drop the block of a note; one that is open elsewhere goes later, with its job at the latest."""
         with contextlib.suppress(FairleadError, OSError):
-            _grid().drop(_named(note))
+            _grid().drop(_block_of(note))
 
-    def tidy(self) -> None:
-        """Drop blocks that no note of this node names: their writer died between one and the other."""
+    def drop_unnamed_blocks(self) -> None:
+        """Drop blocks that no note of this node names: their writer died before it wrote one."""
         with contextlib.suppress(FairleadError, OSError):
             grid = _grid()
-            named = {_named(stored.path) for stored in self._own()}
+            named = {_block_of(stored.path) for stored in self._own()}
             for info in grid.blocks():
                 if info.label == self._label and info.id not in named:
                     with contextlib.suppress(FairleadError):
                         grid.drop(info.id)
 
-    def _own(self) -> list[Stored]:
-        return [stored for stored in listed(self._folder, "memory", self) if stored.path.suffix == NOTE]
+    def _own(self) -> list[StoredSnapshot]:
+        return [stored for stored in list_snapshots(self._folder, "memory", self) if stored.path.suffix == NOTE]
 
 
-def _named(note: Path) -> BlockId:
-    """The block that a note names; raises OSError if it is none."""
+def _block_of(note: Path) -> BlockId:
+    """The block that a note names; raises OSError if the note is damaged."""
     try:
         return BlockId(str(json.loads(note.read_text())["block"]))
     except (ValueError, LookupError, TypeError):
-        raise OSError(0, "it names no block") from None
+        raise OSError(0, "the note names no block") from None
 
 
 def _grid() -> Grid:
@@ -213,6 +213,6 @@ def _grid() -> Grid:
     return grid
 
 
-def _roomy(nbytes: int) -> int:
-    """As much and a little more, for a history that grows."""
+def _with_slack(nbytes: int) -> int:
+    """The size plus some slack, because the history grows."""
     return aligned(nbytes + max(_SLACK_BYTES, nbytes // _SLACK_PART), _SLACK_BYTES)

@@ -1,7 +1,8 @@
-"""Snapshots where they lie: whole files, folders of parts, and notes that name a block of the grid; found and checked.
+"""Snapshots on disk: whole files, folders of shards, and notes that name a grid block; lists and verifies them.
 
-A whole file is a state in torch's own form (``.pt``, all there was at first) or the bytes of a block (``.block``); both
-end in a checksum, or in the hash that the grid computed. Written beside and renamed: what has the right name is whole.
+A whole file is a state in torch's own format (``.pt``, the first version's only one) or the bytes of a block
+(``.block``); both end in a checksum, or in the hash that the grid computed. Files are written under another name and
+renamed: a file with the right name is complete.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import msgspec
 from fairlead.errors import FairleadError
 from fairlead.grid.layout import read_header
 from fairlead.training.channel import log
-from fairlead.training.snapshots.flat_state import FlatState, put_together
+from fairlead.training.snapshots.flat_state import FlatState, flat_state_from_parts
 
 KEEP = 2
-FILE, FLAT, PARTS, NOTE = ".pt", ".block", ".parts", ".grid"
+FILE, FLAT, SHARDS, NOTE = ".pt", ".block", ".parts", ".grid"
 _TRAILER = b"fairlead-crc32:"
 _TRAILER_BYTES = len(_TRAILER) + 8
 _HASHED = b"fairlead-blake2b:"
@@ -36,25 +37,25 @@ _PIECE = 4 << 20
 
 
 class Blocks(Protocol):
-    """Where the blocks are that notes name."""
+    """The grid blocks that notes name."""
 
     def read(self, note: Path) -> FlatState | None:
-        """The state, copied out of its block; None if that is damaged; raises OSError or FairleadError if gone."""
+        """The state, copied out of its block; None if it is damaged; raises OSError or FairleadError if it is gone."""
 
     def drop(self, note: Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A snapshot; whether it is whole is known only after reading it."""
+class StoredSnapshot:
+    """A snapshot in the listing; only reading shows whether it is intact."""
 
     step: int
     path: Path
     where: str
-    blocks: Blocks | None = None  # where notes are looked up; None: this worker has no grid
+    blocks: Blocks | None = None  # None: this worker has no grid
 
     def read(self) -> bytes | FlatState | None:
-        """The state, or None if it is gone, cut off or damaged (its checksum says so)."""
+        """The state, or None if it is gone, truncated or damaged (by its checksum)."""
         try:
             found = self._read()
         except (OSError, FairleadError) as error:
@@ -62,55 +63,55 @@ class Stored:
             log(f"snapshot {self.path.name} in {self.where} cannot be read ({why}); looking for an older one")
             return None
         except (msgspec.MsgspecError, ValueError, LookupError, AttributeError):
-            found = "is in a form that is not known here"
+            found = "has an unknown format"
         if isinstance(found, str):
             log(f"snapshot {self.path.name} in {self.where} {found}; looking for an older one")
             return None
         return found
 
     def _read(self) -> bytes | FlatState | str:
-        """What it holds, or what is wrong with it."""
+        """The state, or what is wrong with it."""
         if self.path.suffix == NOTE:
             return self._from_grid()
-        file = self.path / _PLACE if self.path.suffix == PARTS else self.path
+        file = self.path / _PLACE if self.path.suffix == SHARDS else self.path
         data = file.read_bytes()
         if data[-_HASHED_BYTES:].startswith(_HASHED):
-            return _hashed(memoryview(data)) or "is damaged"
+            return _read_hashed(memoryview(data)) or "is damaged"
         body, trailer = memoryview(data)[:-_TRAILER_BYTES], data[-_TRAILER_BYTES:]
         if trailer != _trailer(zlib.crc32(body)):
             return "is damaged"
         if file is not self.path and not _complete(self.path):
-            return "lacks parts"
-        return _flat(body) if self.path.suffix == FLAT else bytes(body)
+            return "lacks shards"
+        return _read_flat(body) if self.path.suffix == FLAT else bytes(body)
 
     def _from_grid(self) -> FlatState | str:
         if self.blocks is None:
-            return "lies in the grid, which this worker has not"
+            return "lies in the grid, and this worker has none"
         return self.blocks.read(self.path) or "is damaged"
 
     def remove(self) -> None:
-        """It is not needed any more."""
+        """Delete the snapshot."""
         if self.path.suffix == NOTE:
             if self.blocks is not None:
                 self.blocks.drop(self.path)
             self.path.unlink(missing_ok=True)
-        elif self.path.suffix == PARTS:
+        elif self.path.suffix == SHARDS:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             self.path.unlink(missing_ok=True)
 
 
-def listed(folder: Path, where: str, blocks: Blocks | None = None) -> Iterator[Stored]:
+def list_snapshots(folder: Path, where: str, blocks: Blocks | None = None) -> Iterator[StoredSnapshot]:
     """All snapshots in a folder, in any order."""
     for path in folder.glob("snapshot-*.*"):
         number = path.stem.removeprefix("snapshot-")
-        if path.suffix in (FILE, FLAT, PARTS, NOTE) and number.isdecimal():
-            yield Stored(int(number), path, where, blocks)
+        if path.suffix in (FILE, FLAT, SHARDS, NOTE) and number.isdecimal():
+            yield StoredSnapshot(int(number), path, where, blocks)
 
 
-def drop_old(folder: Path, blocks: Blocks | None = None) -> None:
-    """Leave the newest ones of a folder; of one step both forms count as one."""
-    found = sorted(listed(folder, "", blocks), key=lambda stored: stored.step)
+def drop_old_snapshots(folder: Path, blocks: Blocks | None = None) -> None:
+    """Keep the newest KEEP steps of a folder; several formats of one step count as one."""
+    found = sorted(list_snapshots(folder, "", blocks), key=lambda stored: stored.step)
     kept = sorted({stored.step for stored in found})[-KEEP:]
     for stored in found:
         if stored.step not in kept:
@@ -138,19 +139,19 @@ class _Checked:
 
 
 def write_hashed(path: Path, block: memoryview, header: int, digest: str) -> int:
-    """The bytes of a block whose hash is known already, synced to disk: nothing has to be computed."""
+    """Write the bytes of a block whose hash is known, synced to disk: no checksum has to be computed."""
 
     def save(file: BinaryIO) -> None:
         for begin in range(0, len(block), _PIECE):
             file.write(block[begin : begin + _PIECE])
         file.write(_HEADER.pack(header) + _HASHED + digest.encode())
 
-    _beside(path, save, sync=True)
+    _write_atomically(path, save, sync=True)
     return len(block)
 
 
 def write_file(path: Path, save: Callable[[Any], None], *, sync: bool, trailer: bool = True) -> int:
-    """Write beside, then rename: a file with the right name is a whole one. Returns its bytes."""
+    """Write to a temporary file, then rename: a file with this name is always complete. Returns its bytes."""
     sizes: list[int] = []
 
     def write(file: BinaryIO) -> None:
@@ -160,11 +161,11 @@ def write_file(path: Path, save: Callable[[Any], None], *, sync: bool, trailer: 
             file.write(_trailer(checked.crc))
         sizes.append(checked.size)
 
-    _beside(path, write, sync=sync)
+    _write_atomically(path, write, sync=sync)
     return sizes[0]
 
 
-def _beside(path: Path, write: Callable[[BinaryIO], None], *, sync: bool) -> None:
+def _write_atomically(path: Path, write: Callable[[BinaryIO], None], *, sync: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -179,7 +180,7 @@ def _beside(path: Path, write: Callable[[BinaryIO], None], *, sync: bool) -> Non
 
 
 def write_flat(path: Path, block: memoryview, header: int, *, sync: bool) -> int:
-    """The bytes of a block, of which so many at the end are its header, as a file."""
+    """Write the bytes of a block, whose last ``header`` bytes are its header, as a file."""
 
     def save(file: Any) -> None:
         for begin in range(0, len(block), _PIECE):
@@ -189,29 +190,29 @@ def write_flat(path: Path, block: memoryview, header: int, *, sync: bool) -> int
     return write_file(path, save, sync=sync)
 
 
-def write_place(folder: Path, describe: Callable[[Any], None]) -> int:
-    """Make a folder of parts complete: what its files must be, and where the training stands. Returns all bytes."""
+def complete_shards(folder: Path, describe: Callable[[Any], None]) -> int:
+    """Make a folder of shards valid: write the sizes of its files and the training's progress. Returns all bytes."""
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
     (folder / _SIZES).write_text(json.dumps(sizes))
     return sum(sizes.values()) + write_file(folder / _PLACE, describe, sync=True)
 
 
-def _hashed(data: memoryview) -> FlatState | None:
-    """The state of a block that is followed by the length of its header and its hash."""
+def _read_hashed(data: memoryview) -> FlatState | None:
+    """The state from a block that is followed by its header's length and its hash; None if it is damaged."""
     block, digest = data[: -_HASHED_BYTES - _HEADER.size], bytes(data[-64:]).decode()
     if hashlib.blake2b(block, digest_size=32).hexdigest() != digest:
         return None
-    return _flat(data[:-_HASHED_BYTES])
+    return _read_flat(data[:-_HASHED_BYTES])
 
 
-def _flat(body: memoryview) -> FlatState:
+def _read_flat(body: memoryview) -> FlatState:
     block, (header,) = body[: -_HEADER.size], _HEADER.unpack(body[-_HEADER.size :])
     said = read_header(block[len(block) - header :])
-    return put_together(said.meta, [block[begin : begin + length] for begin, length in said.parts])
+    return flat_state_from_parts(said.meta, [block[begin : begin + length] for begin, length in said.parts])
 
 
 def _complete(parts: Path) -> bool:
-    """Whether all files of a snapshot in parts are there and as long as they were."""
+    """Whether all files of a sharded snapshot exist with the right sizes."""
     try:
         sizes: dict[str, int] = json.loads((parts / _SIZES).read_text())
         return all((parts / name).stat().st_size == size for name, size in sizes.items())
