@@ -1,4 +1,4 @@
-"""Data: what is read, described, prepared and versioned. Names are loaded when they are first used."""
+"""Reads, profiles, prepares and versions data sets. Public names are imported on first use."""
 
 from __future__ import annotations
 

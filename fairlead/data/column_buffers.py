@@ -1,4 +1,4 @@
-"""Where prepared rows land: the columns of a block, filled by several threads, each at its own place."""
+"""Column buffers of a block: allocated once, filled by several threads, then put into the grid."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from fairlead.data.recipes.batch_columns import Array, Frame, as_batch
 from fairlead.data.recipes.outputs import Output
 
 PutBlock = Callable[[pa.RecordBatch], str]
-"""Takes the columns of a block and returns its id; a Grid will do as well."""
+"""Stores the columns of a block and returns its id; a Grid can stand in for it."""
 
 
 def row_bytes(outputs: tuple[Output, ...]) -> int:
-    """What a row takes; refuses columns that have no fixed size."""
+    """Bytes per row; refuses columns without a fixed size."""
     total = 0
     for each in outputs:
         total += dtype_of(each).itemsize * int(np.prod(each.shape, dtype=np.int64))
     if not total:
-        raise BadData("the recipe", "nothing comes out of it", fix="keep at least one column")
+        raise BadData("the recipe", "it produces no columns", fix="keep at least one column")
     return total
 
 
 def dtype_of(output: Output) -> np.dtype[Any]:
-    """The type of a column's numbers."""
+    """The NumPy type of an output column; refuses text and other non-numeric columns."""
     try:
         found = np.dtype(output.dtype)
-    except (TypeError, ValueError):  # Arrow's name of what NumPy has no type for
+    except (TypeError, ValueError):  # an Arrow type that NumPy does not know
         found = np.dtype(object)
     if found.kind not in "fiub":
         raise BadData("the recipe", f"is still {output.dtype} at the end", column=output.name,
@@ -40,12 +40,12 @@ def dtype_of(output: Output) -> np.dtype[Any]:
 
 
 def empty_columns(outputs: tuple[Output, ...], rows: int) -> dict[str, Array]:
-    """Room for so many rows; memory is used as far as it is written."""
+    """Uninitialised buffers for ``rows`` rows; memory is committed only where it is written."""
     return {each.name: np.empty((rows, *each.shape), dtype_of(each)) for each in outputs}
 
 
 def write_rows(frame: Frame, start: int, stop: int, columns: Mapping[str, Array], at: int) -> None:
-    """Rows start to stop of a frame into the columns, from row ``at`` on."""
+    """Copy rows ``start`` to ``stop`` of a frame into the columns, from row ``at`` on."""
     for name, room in columns.items():
         out = room[at : at + stop - start]
         column = frame.columns.get(name)
@@ -61,7 +61,7 @@ def write_rows(frame: Frame, start: int, stop: int, columns: Mapping[str, Array]
 
 
 def put_block(columns: Mapping[str, Array], rows: int, put: Any, label: str, cost_s: float) -> str:
-    """Put the first so many rows of the columns as one block."""
+    """Put the first ``rows`` rows of the columns as one block; returns its id."""
     filled = {name: column[:rows] for name, column in columns.items()}
     if hasattr(put, "put_tensors"):
         return str(put.put_tensors(filled, label=label, cost_s=cost_s))
@@ -69,26 +69,26 @@ def put_block(columns: Mapping[str, Array], rows: int, put: Any, label: str, cos
 
 
 class ContentHash:
-    """The hash of prepared rows, for sources whose watermark does not tell one content from another.
+    """Hashes prepared rows, for sources whose watermark does not identify their content.
 
-    Column by column, so that it does not matter how the rows were cut into blocks.
+    Each column has its own hash, so the division into blocks does not change the result.
     """
 
     def __init__(self) -> None:
         self._columns: dict[str, Any] = {}
 
     def add(self, columns: Mapping[str, Array], rows: int) -> None:
-        """The next rows, in their order."""
+        """Hash the next rows, in order."""
         for name, column in columns.items():
             self._columns.setdefault(name, hashlib.sha256()).update(np.ascontiguousarray(column[:rows]).data)
 
     def digest(self) -> dict[str, str]:
-        """By column."""
+        """Hex digest by column."""
         return {name: each.hexdigest() for name, each in sorted(self._columns.items())}
 
 
 def key_range(columns: Mapping[str, Array], rows: int, key: str | None) -> list[Any] | None:
-    """The least and the largest key of a block."""
+    """Smallest and largest key of a block; None without a scalar key column."""
     if key is None or key not in columns or not rows or columns[key].ndim != 1:
         return None
     return [columns[key][:rows].min().item(), columns[key][:rows].max().item()]

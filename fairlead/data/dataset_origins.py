@@ -1,4 +1,4 @@
-"""Data sets of record: where they are published, how each file is known again, and how they are kept here."""
+"""The public data sets that Fairlead can download: URLs, checksums, file names and licences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A published file, the places it is published at, and its checksum as ``algorithm:digest``, where one is known."""
+    """A published file with its URLs and, if known, its checksum as ``algorithm:digest``."""
 
     name: str
     urls: tuple[str, ...]
@@ -26,7 +26,7 @@ class DatasetOrigin:
     title: str
     folder: str
     downloads: tuple[Download, ...]
-    unpacked_files: Mapping[str, str]  # file as unpacked -> checksum of what is in it
+    unpacked_files: Mapping[str, str]  # unpacked file -> checksum of its content
     compact_files: Mapping[str, str]  # file of a local folder -> its checksum
     licence: str
 
@@ -131,8 +131,8 @@ ORIGINS: Mapping[str, DatasetOrigin] = MappingProxyType({each.name: each for eac
 
 
 def find_origin(name: str) -> DatasetOrigin:
-    """A data set of record by its name."""
+    """The origin of a known data set; raises NotFound for any other name."""
     if name not in ORIGINS:
-        fix = f"known are {', '.join(ORIGINS)}; any other file or database is read where it is"
-        raise NotFound(f"{name!r} is no data set of record", field="name", value=name, fix=fix)
+        fix = f"use one of {', '.join(ORIGINS)}; any other file or database is read in place"
+        raise NotFound(f"{name!r} is not a data set that Fairlead can download", field="name", value=name, fix=fix)
     return ORIGINS[name]

@@ -1,4 +1,4 @@
-"""One file over HTTP: goes on where it was cut off, is compared with its checksum, and takes its name only then."""
+"""Downloads one file over HTTP: resumes after a cut, verifies the checksum, and renames the file last."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fairlead.data.errors import BadData
 from fairlead.errors import Unavailable
 
 Report = Callable[[str, int, int | None], None]
-_IDLE_ATTEMPTS = 5  # attempts in a row that bring nothing
+_IDLE_ATTEMPTS = 5  # attempts in a row without a new byte
 _WAIT_S = 0.25
 _TIMEOUT = httpx.Timeout(30.0)
 _RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 
 
 def download(wanted: Download, folder: Path, report: Report) -> Path:
-    """The file in the folder. One that is there and has its checksum is not asked for again."""
+    """The path of the downloaded file. A file that is already there with the right checksum is kept."""
     target = folder / wanted.name
     if target.exists() and wanted.checksum is not None and checksum(target, wanted.checksum) == wanted.checksum:
         return target
@@ -35,8 +35,8 @@ def download(wanted: Download, folder: Path, report: Report) -> Path:
             continue
         if wanted.checksum is not None and checksum(partly, wanted.checksum) != wanted.checksum:
             _discard(partly)
-            fix = "try again; if it stays so, its origin publishes another file now"
-            raise BadData(url, f"is not the {wanted.name} that is known: its checksum differs", fix=fix)
+            fix = "try again; if it fails again, the origin has published another file"
+            raise BadData(url, f"is not the expected {wanted.name}: its checksum differs", fix=fix)
         partly.replace(target)
         _etag_file(partly).unlink(missing_ok=True)
         return target
@@ -44,7 +44,7 @@ def download(wanted: Download, folder: Path, report: Report) -> Path:
 
 
 def checksum(path: Path, like: str) -> str:
-    """The checksum of a file by the algorithm that another one names; of its content, where it is packed."""
+    """The checksum of a file, by the algorithm in ``like``; of the content, if a .gz file itself does not match."""
     algorithm, _, expected = like.partition(":")
     if algorithm == "rows":
         import pyarrow.parquet
@@ -52,21 +52,21 @@ def checksum(path: Path, like: str) -> str:
         try:
             return f"rows:{pyarrow.parquet.read_metadata(path).num_rows}"
         except (pyarrow.ArrowInvalid, OSError):
-            return "rows:none"  # it is no whole file: as little what was published as one with other rows
+            return "rows:none"  # damaged: matches no row count
     with path.open("rb") as file:
         found = hashlib.file_digest(file, algorithm).hexdigest()
     if found != expected and path.suffix == ".gz":
         try:
             with gzip.open(path) as inner:
                 found = hashlib.file_digest(inner, algorithm).hexdigest()
-        except (OSError, EOFError):  # not even packed as it says: the checksum of the outside tells enough
+        except (OSError, EOFError):  # not a gzip file: the checksum of the file itself counts
             return f"{algorithm}:{found}"
     return f"{algorithm}:{found}"
 
 
 def _fetch_url(url: str, partly: Path, name: str, report: Report) -> Path:
-    """All of a URL in a file beside its later place, in as many attempts as bring something."""
-    idle, last = 0, "it gave nothing"
+    """Download a URL into a .part file; gives up after ``_IDLE_ATTEMPTS`` attempts without progress."""
+    idle, last = 0, "no data came"
     with httpx.Client(timeout=_TIMEOUT, follow_redirects=True) as client:
         while idle < _IDLE_ATTEMPTS:
             before = _size(partly)
@@ -75,25 +75,25 @@ def _fetch_url(url: str, partly: Path, name: str, report: Report) -> Path:
                     return partly
                 last = "the connection was cut"
             except httpx.HTTPStatusError as error:
-                last = f"it answered {error.response.status_code}"
+                last = f"the server answered {error.response.status_code}"
                 if error.response.status_code not in _RETRIED_STATUSES:
                     break
             except httpx.HTTPError as error:
                 last = str(error) or type(error).__name__
             idle = 0 if _size(partly) > before else idle + 1
-            time.sleep(_WAIT_S * (2**idle - 1))  # at once after progress, then ever more patiently
-    fix = "try again later (it goes on where it stopped), or name a folder that holds it: --from FOLDER"
-    raise Unavailable(f"{url} cannot be read: {last}", fix=fix)
+            time.sleep(_WAIT_S * (2**idle - 1))  # no wait after progress, then exponential back-off
+    fix = "try again later (the download resumes), or name a folder that holds the file: --from FOLDER"
+    raise Unavailable(f"{url} cannot be downloaded: {last}", fix=fix)
 
 
 def _request_rest(client: httpx.Client, url: str, partly: Path, name: str, report: Report) -> bool:
-    """One request for what is missing; whether the file is whole then."""
+    """Request the missing bytes; returns whether the file is complete."""
     have, tag = _size(partly), _etag_file(partly)
     asked = {"Accept-Encoding": "identity"}
     if have and tag.exists():
-        asked |= {"Range": f"bytes={have}-", "If-Range": tag.read_text()}  # of the same version, or all of the new one
+        asked |= {"Range": f"bytes={have}-", "If-Range": tag.read_text()}  # resume, or get a new version whole
     with client.stream("GET", url, headers=asked) as answer:
-        if answer.status_code == 416:  # there is no more than what we have, or it is another file
+        if answer.status_code == 416:  # nothing left to send, or another file: start again
             _discard(partly)
             return False
         answer.raise_for_status()
@@ -107,7 +107,7 @@ def _request_rest(client: httpx.Client, url: str, partly: Path, name: str, repor
         else:
             tag.unlink(missing_ok=True)
         with partly.open("ab" if go_on else "wb") as file:
-            for block in answer.iter_raw():  # as it comes: what a cut connection brought is not lost in a buffer
+            for block in answer.iter_raw():  # unbuffered: a cut connection loses nothing
                 file.write(block)
                 have += len(block)
                 report(name, have, total)

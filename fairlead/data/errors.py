@@ -1,4 +1,4 @@
-"""What is said of data that cannot be used: the file, the row, the column, what is wrong and what to do about it."""
+"""The error for unusable data: file, row, column, problem and fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN = 80
 
 
 class BadData(FairleadError):
-    """Data that does not fit: one line that says where, what and the fix. Rows are counted from 1, a header aside."""
+    """Unusable data, told in one line: place, problem and fix. Rows count from 1, without the header."""
 
     code, status, exit_code = "bad-data", 422, 4
 
@@ -20,13 +20,13 @@ class BadData(FairleadError):
         self.file, self.row, self.column, self.what = str(file), row, column, what
 
     def with_row_offset(self, rows: int) -> BadData:
-        """The same, by so many rows further on: where a piece is parsed, the rows before it are not known."""
+        """The same error with its row moved by ``rows``: a parser of one chunk does not know the rows before it."""
         row = None if self.row is None else self.row + rows
         return BadData(self.file, self.what, row=row, column=self.column, fix=str(self.fix))
 
 
 def printable(value: object) -> str:
-    """A strange value, short and without anything that a terminal could take for a command."""
+    """A value from a file for a message: shortened, without control characters that a terminal would execute."""
     text = value if isinstance(value, str) else repr(value)
     clean = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[: _SHOWN + 1])
     return f"{clean[:_SHOWN]}…" if len(clean) > _SHOWN else clean

@@ -1,4 +1,4 @@
-"""What a path, a pattern or a folder stands for: the files that count, in order, and their format."""
+"""Finds the files that a path, a pattern or a folder names, and their format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMPRESSED = (".gz", ".gzip", ".bz2", ".zst", ".zstd", ".zip")
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """Files of one format; `name` is what messages call them together."""
+    """Files of one format; messages use `name` for all of them together."""
 
     name: str
     format: str
@@ -34,14 +34,14 @@ class FoundFiles:
 
 
 def find_files(source: Any, format: str = "auto") -> FoundFiles:
-    """The files that a source names. Nothing of them is read but what tells the format."""
+    """The files of a source, in order. Reads only what tells the format."""
     if format != "auto" and format not in FORMATS:
-        raise InvalidSpec(f"{format!r} is no format", field="format", fix=f"use auto, {', '.join(FORMATS)}")
+        raise InvalidSpec(f"{format!r} is not a known format", field="format", fix=f"use auto, {', '.join(FORMATS)}")
     if isinstance(source, str | Path):
         return _from_path(Path(source).expanduser(), format)
     if not isinstance(source, Iterable):
         kind = type(source).__name__
-        raise InvalidSpec(f"a {kind} is nothing that can be read", field="source", fix="give a path, a URL or arrays")
+        raise InvalidSpec(f"a {kind} cannot be read as data", field="source", fix="give a path, a URL or arrays")
     files = tuple(Path(str(path)).expanduser() for path in source)
     if not files:
         raise InvalidSpec("no files were given", field="source", fix="name at least one")
@@ -56,7 +56,7 @@ def _from_path(path: Path, format: str) -> FoundFiles:
     if any(letter in path.name for letter in "*?[") and not path.exists():
         files = tuple(sorted(path.parent.glob(path.name)))
         if not files:
-            raise NotFound(f"no file matches {path}", field="source", fix="look at the pattern and the folder")
+            raise NotFound(f"no file matches {path}", field="source", fix="check the pattern and the folder")
         return FoundFiles(str(path), _common_format(files, format), files)
     kind = format_of(_check_exists(path)) if format == "auto" else format
     if kind == "database":
@@ -68,19 +68,19 @@ def _from_path(path: Path, format: str) -> FoundFiles:
 def _check_exists(path: Path) -> Path:
     archive, member = split_archive_path(path)
     if not archive.is_file() or (member is not None and archive.suffix != ".zip"):
-        raise NotFound(f"there is no file {path}", field="source", fix="look at its name and its folder")
+        raise NotFound(f"there is no file {path}", field="source", fix="check the name and the folder")
     return path
 
 
 def _common_format(files: tuple[Path, ...], format: str) -> str:
     kinds = {format_of(path) for path in files} if format == "auto" else {format}
     if len(kinds) > 1:
-        raise BadData(files[0], f"lies among files of other formats ({', '.join(sorted(kinds))})", fix="say format=")
+        raise BadData(files[0], f"lies among files of other formats ({', '.join(sorted(kinds))})", fix="give format=")
     return kinds.pop()
 
 
 def format_of(path: Path) -> str:
-    """By the name and, for archives, by what they hold."""
+    """The format of a file, by its name and, for archives, by their content."""
     if path.suffix in (".zip", ".bin") and path.is_file() and is_cifar10_batch(path):
         return "cifar10"
     parts = [suffix.lower() for suffix in path.suffixes]
@@ -90,7 +90,7 @@ def format_of(path: Path) -> str:
 
 
 def _from_folder(path: Path, format: str) -> FoundFiles:
-    """Batches of CIFAR-10, one folder per label, or tables side by side."""
+    """Files of a folder: batches of CIFAR-10, one subfolder per label, or tables."""
     batches = tuple(sorted(file for file in path.glob("data_batch_*") if file.suffix in (".zip", ".bin")))
     if format in ("auto", "cifar10") and batches and is_cifar10_batch(batches[0]):
         return FoundFiles(str(path), "cifar10", batches)
@@ -103,7 +103,7 @@ def _from_folder(path: Path, format: str) -> FoundFiles:
         return FoundFiles(str(path), "texts", documents)
     files = tuple(sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith((".", "_"))))
     if not files:
-        raise BadData(path, "holds nothing that can be read", fix="put one folder per label into it, or tables")
+        raise BadData(path, "holds no readable files", fix="put one folder per label into it, or tables")
     if format in ("auto", "images") and all(file.suffix.lower() in PICTURES for file in files):
-        raise BadData(path, "holds pictures that no folder gives a label", fix="put them into one folder per label")
+        raise BadData(path, "holds images without a label folder", fix="put them into one folder per label")
     return FoundFiles(str(path), _common_format(files, format), files)

@@ -1,4 +1,4 @@
-"""Getting a data set of record: from a folder, or from where it is published; whole and compared, or not at all."""
+"""Gets a known data set from a folder or by download, complete and verified by checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class FetchedDataset:
-    """Where a data set lies now, and whether anything had to be brought there."""
+    """A data set on this machine: its folder and files, and the folder or URL that it came from."""
 
     name: str
     folder: Path
@@ -28,7 +28,7 @@ class FetchedDataset:
 def get_dataset(
     origin: DatasetOrigin, *, source: Path | None = None, to: Path | None = None, report: Report | None = None
 ) -> FetchedDataset:
-    """The data set, compared with its checksums. Without ``source``, FAIRLEAD_DATA is looked at before the network."""
+    """Get a data set and verify its checksums. Without ``source``, FAIRLEAD_DATA is tried before the network."""
     named = os.environ.get("FAIRLEAD_DATA")
     told = report or (lambda _name, _done, _total: None)
     local = _find_local(origin, source) if source is not None else _find_local(origin, Path(named)) if named else None
@@ -45,7 +45,7 @@ def _target_folder(origin: DatasetOrigin, to: Path | None) -> Path:
 
 
 def _find_local(origin: DatasetOrigin, folder: Path) -> Path | None:
-    """The folder that holds all of it, in either form."""
+    """The folder that holds the complete data set, compact or unpacked; None without one."""
     for place in (folder / origin.folder, folder):
         if _complete_form(origin, place) is not None:
             return place
@@ -53,7 +53,7 @@ def _find_local(origin: DatasetOrigin, folder: Path) -> Path | None:
 
 
 def _complete_form(origin: DatasetOrigin, folder: Path) -> Mapping[str, str] | None:
-    """Which of its forms lies in a folder. What was unpacked here and what is kept compact may share a name."""
+    """The form (compact or unpacked) of which a folder holds all files. The two forms may share file names."""
     for form in (origin.compact_files, origin.unpacked_files):
         if all((folder / name).is_file() for name in form):
             return form
@@ -79,11 +79,9 @@ def _make_folder(target: Path) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadData(
-            target, f"cannot be made: {error.strerror}", fix="name a folder that you may write: --to DIR"
-        ) from None
+        raise BadData(target, f"cannot be created: {error.strerror}", fix="name a writable folder: --to DIR") from None
     if not os.access(target, os.W_OK):
-        raise BadData(target, "may not be written to", fix="name a folder that you may write: --to DIR")
+        raise BadData(target, "is not writable", fix="name a writable folder: --to DIR")
 
 
 def _from_origin(origin: DatasetOrigin, target: Path, report: Report) -> FetchedDataset:
@@ -100,7 +98,7 @@ def _from_origin(origin: DatasetOrigin, target: Path, report: Report) -> Fetched
 
 
 def _verify(origin: DatasetOrigin, path: Path, report: Report) -> None:
-    """A file is what was published: by its own checksum, or by that of what is in it."""
+    """Refuse a file unless its own checksum, or that of its content, is the published one."""
     sums = [
         sum_ for sum_ in (origin.compact_files.get(path.name), origin.unpacked_files.get(path.name)) if sum_ is not None
     ]

@@ -1,4 +1,4 @@
-"""The manifest of a data set: which blocks it is made of, from what, by which recipe, and what came before."""
+"""The manifest of a data set version: its blocks, source, recipe, row policy and parent version."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fairlead.data.recipes.array_json import content_hash
 from fairlead.errors import FairleadError, InvalidSpec
 
 FORMAT = "fairlead/data-set/1"
-_TIME_KEYS = ("mtime_ns", "mtime")  # a copy of a file is no other data
+_TIME_KEYS = ("mtime_ns", "mtime")  # a copied file is the same data
 
 
 class SchemaChanged(FairleadError):
-    """Data that is to follow other data has other columns."""
+    """Appended data has other columns than the data set."""
 
     code, status, exit_code = "schema-changed", 409, 4
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column of the data set: the type and shape of a row, and what its numbers stand for."""
+    """A column of the data set: type and shape of a row, and the labels of its numbers."""
 
     name: str
     dtype: str
@@ -30,27 +30,27 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BlockRef(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A block and the rows of the data set that it holds. Its hash is known once the grid has computed it."""
+    """A block and the rows that it holds. The hash is empty until the grid has computed it."""
 
     id: str
     first: int
     rows: int
     bytes: int
     hash: str = ""
-    keys: list[Any] | None = None  # the least and the largest value of the key column
+    keys: list[Any] | None = None  # smallest and largest value of the key column
 
 
 class RowPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which rows of the source are in the data set."""
+    """The rows of the source that the data set holds."""
 
-    part: list[float] | None = None  # from .. to of the lots, for a training or test part
+    part: list[float] | None = None  # begin and end of the row fractions, for a training or test part
     part_seed: int = 0
     part_key: str | None = None
     flagged: str = "keep"
 
 
 class FlaggedRows(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was flagged as unlike the rest: how many, the first of them by row and score, and all as they came."""
+    """Anomalous rows: their count, the first ones by row and score, and a block with the original rows."""
 
     count: int = 0
     rows: list[tuple[int, float]] = []
@@ -58,7 +58,7 @@ class FlaggedRows(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One version of a data set. The version is the hash of what it was made from."""
+    """One version of a data set. The version is a hash of source, recipe and policy."""
 
     name: str
     version: str
@@ -73,12 +73,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     target: str | None = None
     flagged: list[FlaggedRows] = []
     source_rows: int = 0
-    labels: list[str] = []  # of its blocks in the grid, one for each load that they come from; older ones do not say
+    labels: list[str] = []  # of its blocks in the grid, one per load; empty in older manifests
     format: str = FORMAT
 
     @property
     def block_labels(self) -> list[str]:
-        """Under which its blocks are counted by the nodes."""
+        """The labels under which nodes count the blocks."""
         return self.labels or [f"dataset/{self.name}"]
 
     @property
@@ -93,31 +93,31 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             read = msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:
-            raise InvalidSpec(f"is not the manifest of a data set: {error}", field="manifest",
+            raise InvalidSpec(f"is not a data set manifest: {error}", field="manifest",
                               fix="prepare the data set again") from None  # fmt: skip
         if read.format != FORMAT:
-            raise InvalidSpec(f"is {read.format!r}, which is not known here", field="format", fix=f"needs {FORMAT}")
+            raise InvalidSpec(f"{read.format!r} is not a known format", field="format", fix=f"use {FORMAT}")
         return read
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse to append what has other columns, and name them."""
+        """Refuse to append data with other columns; the error names them."""
         now, then = schema_types(schema), self.source_schema
         gone, new = sorted(set(then) - set(now)), sorted(set(now) - set(then))
         other = [f"{name} ({then[name]} -> {now[name]})" for name in then if name in now and now[name] != then[name]]
-        told = [f"{what} {', '.join(names)}" for what, names in
+        differences = [f"{what} {', '.join(names)}" for what, names in
                 (("without", gone), ("with the new", new), ("with the changed", other)) if names]  # fmt: skip
-        if told:
-            raise SchemaChanged(f"{self.name}: the source now comes {'; '.join(told)}", field="schema",
+        if differences:
+            raise SchemaChanged(f"{self.name}: the source now comes {'; '.join(differences)}", field="schema",
                                 fix="read it with the former schema, or prepare it as a new data set")  # fmt: skip
 
 
 def schema_types(schema: pa.Schema) -> dict[str, str]:
-    """Names and types, as a manifest keeps them."""
+    """Column names and types as a manifest stores them."""
     return {field.name: str(field.type) for field in schema}
 
 
 def version_of(document: dict[str, Any]) -> str:
-    """The version of what was made from this."""
+    """The version of a data set: a hash of the document that describes how it was made."""
     return content_hash(_without_times(document))[:16]
 
 

@@ -1,4 +1,4 @@
-"""How much memory this process may use: what its job was given, its control group's limit, or a part of the machine."""
+"""The memory that this process may use: the limit of its job or control group, or a part of the machine."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import os
 from pathlib import Path
 
 VARIABLE = "FAIRLEAD_MEMORY"
-"""Bytes that a worker was given; the platform sets it, as a sandbox shows no control groups."""
+"""Environment variable with the bytes of a worker; the platform sets it because a sandbox hides control groups."""
 
 MIB = 1 << 20
-_MOST_READING, _MOST_SPOOL = 512 * MIB, 1 << 30  # more of it gains nothing
+_MOST_READING, _MOST_SPOOL = 512 * MIB, 1 << 30  # more brings no speed
 
 
 def memory_budget(
     environment: dict[str, str] | None = None, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 ) -> int:
-    """In bytes; a quarter of the machine's free memory where nothing bounds this process."""
-    told = (os.environ if environment is None else environment).get(VARIABLE, "")
-    limits = [int(told)] if told.isdecimal() else []
+    """The smallest limit in bytes; without a limit, a quarter of the machine's free memory."""
+    given = (os.environ if environment is None else environment).get(VARIABLE, "")
+    limits = [int(given)] if given.isdecimal() else []
     limits += _group_limits(proc, groups)
     return min(limits, default=_available_bytes(proc) // 4)
 
 
 def reading_bytes() -> int:
-    """What readers hold at a time, unless they are told otherwise."""
+    """Default for the bytes that readers hold at a time: an eighth of the budget, 8 to 512 MiB."""
     return max(8 * MIB, min(_MOST_READING, memory_budget() // 8))
 
 
 def spool_bytes() -> int:
-    """What was read and is kept for the next pass, unless it is told otherwise."""
+    """Default for the bytes kept for the next pass over a source: a quarter of the budget, 8 MiB to 1 GiB."""
     return max(8 * MIB, min(_MOST_SPOOL, memory_budget() // 4))
 
 
 def _group_limits(proc: Path, groups: Path) -> list[int]:
-    """Of the control group that this process is in, version 1 or 2, where it can be seen."""
+    """The limits of this process's control groups (version 1 or 2), as far as they are visible."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         for line in (proc / "self" / "cgroup").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Who takes which samples: every one goes to exactly one worker. Pure: the same seed always deals the same."""
+"""Deals samples to workers, each sample to exactly one. Pure: the same seed gives the same partitioning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ How = Literal["equal", "weighted", "key", "label", "length"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitioning:
-    """Samples in the order in which they are taken: worker i takes order[cuts[i]:cuts[i + 1]]."""
+    """Samples in reading order: worker i reads order[cuts[i]:cuts[i + 1]]."""
 
     order: Array
     cuts: tuple[int, ...]
@@ -30,9 +30,10 @@ class Partitioning:
         return self.order[self.cuts[worker] : self.cuts[worker + 1]]
 
     def rest(self, seen: Sequence[int]) -> Array:
-        """What nobody has taken yet, when worker i has taken the first seen[i] of its own; deal it anew."""
+        """The samples left over after worker i has read the first seen[i] of its own; partition them again."""
         if len(seen) != self.workers:
-            raise InvalidSpec(f"tells of {len(seen)} workers, not of {self.workers}", field="seen", fix="one each")
+            what = f"has {len(seen)} counts for {self.workers} workers"
+            raise InvalidSpec(what, field="seen", fix="give one count per worker")
         left = [self.of(worker)[max(0, count) :] for worker, count in enumerate(seen)]
         return np.concatenate(left) if left else self.order[:0]
 
@@ -47,16 +48,17 @@ def partition(
     weights: Sequence[float] | None = None,
     values: Any = None,
 ) -> Partitioning:
-    """Deal samples (a number of them, or those that are left) to workers; every one goes to exactly one worker.
+    """Deal samples (a count, or the ids of those that are left) to workers; each sample goes to exactly one worker.
 
-    ``weighted`` gives fast workers more, ``key`` keeps samples of equal ``values`` together, ``label`` gives every
-    worker the same mix of them, ``length`` about the same sum of them, alike ones together. ``values`` has one entry
-    for each sample of the whole data set. After a resize deal ``deal.rest(seen)`` to the new workers.
+    ``weighted`` gives fast workers more samples, ``key`` keeps samples of equal ``values`` on one worker, ``label``
+    gives every worker the same mix of values, ``length`` about the same sum of them with samples of similar length
+    side by side. ``values`` has one entry per sample of the whole data set. After a resize, partition
+    ``partitioning.rest(seen)`` among the new workers.
     """
     known = _sample_ids(samples)
     for name, number in (("seed", seed), ("epoch", epoch)):
         if not isinstance(number, int | np.integer):
-            raise InvalidSpec(f"{number!r} is no whole number", field=name, value=number, fix="use 0, 1, ...")
+            raise InvalidSpec(f"{number!r} is not a whole number", field=name, value=number, fix="use 0, 1, ...")
     shares = _shares(workers, how, weights)
     order = known[_generator(seed, epoch).permutation(len(known))]
     if how in ("equal", "weighted"):
@@ -73,12 +75,12 @@ def _sample_ids(samples: int | Array) -> Array:
     if not isinstance(samples, int | np.integer):
         return np.asarray(samples)
     if samples < 0:
-        raise InvalidSpec(f"{samples} is less than none", field="samples", value=int(samples), fix="use 0 or more")
+        raise InvalidSpec(f"{samples} is negative", field="samples", value=int(samples), fix="use 0 or more")
     return np.arange(samples)
 
 
 def _checked_values(values: Any, known: Array, how: str, *, whole: bool) -> Array:
-    """One value for each sample of the whole data set, which can be compared with the others."""
+    """``values`` as an array with one comparable entry per sample of the whole data set."""
     found = np.asarray(values)
     needed = int(known.max()) + 1 if len(known) else 0
     if found.ndim != 1 or len(found) < needed or (whole and len(found) != needed):
@@ -95,7 +97,7 @@ def _shares(workers: int, how: str, weights: Sequence[float] | None) -> Array:
     if workers < 1:
         raise InvalidSpec(f"{workers} is too few", field="workers", value=workers, fix="use at least 1")
     if how not in ("equal", "weighted", "key", "label", "length"):
-        raise InvalidSpec(f"{how!r} is no way to deal samples", field="how",
+        raise InvalidSpec(f"{how!r} is not a way to deal samples", field="how",
                           fix="use equal, weighted, key, label or length")  # fmt: skip
     if weights is None:
         if how == "weighted":
@@ -109,13 +111,13 @@ def _shares(workers: int, how: str, weights: Sequence[float] | None) -> Array:
 
 
 def _cuts(total: int, shares: Array) -> tuple[int, ...]:
-    """Where each worker's part ends, rounded so that nothing is lost; the same as training cuts its batches."""
+    """Where each worker's part ends, rounded so that no sample is lost; training cuts its batches the same way."""
     ends = np.cumsum(shares)
     return (0, *(round(total * float(end / ends[-1])) for end in ends))
 
 
 def _stratified_order(labels: Array) -> Array:
-    """An order in which every stretch has about the same mix of labels: each label spread evenly over all of it."""
+    """An order in which every stretch has about the same mix of labels: each label is spread evenly."""
     _, codes = np.unique(labels, return_inverse=True)
     by_label = np.argsort(codes, kind="stable")
     counts = np.bincount(codes)
@@ -126,7 +128,7 @@ def _stratified_order(labels: Array) -> Array:
 
 
 def _by_key(order: Array, keys: Array, shares: Array) -> Partitioning:
-    """All samples of a key with one worker, the largest keys first, each to who lacks most of its share."""
+    """All samples of a key on one worker: the largest keys first, each to the worker furthest below its share."""
     _, first, codes, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     owner, load = np.zeros(len(counts), np.int64), np.zeros(len(shares))
     wanted = np.where(shares > 0, shares, 1e-12) * max(1, len(keys))
@@ -140,7 +142,7 @@ def _by_key(order: Array, keys: Array, shares: Array) -> Partitioning:
 
 
 def _by_length(order: Array, lengths: Array, shares: Array, seed: int, epoch: int) -> Partitioning:
-    """About the same work for everybody (for their share), samples of like length next to each other."""
+    """About the same work per worker (for its share), with samples of similar length side by side."""
     by_length = np.argsort(lengths, kind="stable")
     turn = _worker_turns(len(order), shares)
     owned = [by_length[turn == worker] for worker in range(len(shares))]  # each in the order of length
@@ -150,7 +152,7 @@ def _by_length(order: Array, lengths: Array, shares: Array, seed: int, epoch: in
 
 
 def _worker_turns(total: int, shares: Array) -> Array:
-    """Whose turn it is, as often as the shares say and back and forth, so that nobody always gets the longer one."""
+    """The worker of each sample, in proportion to shares and back and forth, so that none always gets the longer."""
     spread = [(np.arange(round(total * share) + 2) + 0.5) / max(share, 1e-12) for share in shares]
     turns = np.concatenate([np.full(len(each), worker) for worker, each in enumerate(spread)])
     wave = np.lexsort((turns, np.concatenate(spread)))
@@ -164,7 +166,7 @@ def _worker_turns(total: int, shares: Array) -> Array:
 
 
 def _shuffled_runs(samples: Array, generator: np.random.Generator, run: int = 64) -> Array:
-    """Runs of alike samples in a random order: batches are cut from them, and short ones do not all come first."""
+    """Runs of similar samples in random order, so that short ones do not all come first."""
     starts = generator.permutation(np.arange(0, len(samples), run))
     return np.concatenate([samples[start : start + run] for start in starts]) if len(starts) else samples
 

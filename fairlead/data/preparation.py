@@ -1,4 +1,4 @@
-"""Preparing a data set: a source through a fitted recipe into blocks, in parallel, in bounded memory."""
+"""Prepares a data set: runs a source through a fitted recipe into blocks, in parallel and bounded memory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from fairlead.grid import Grid
 
 BLOCK_BYTES = 256 << 20
-"""Of a block that is held until it is put: a data set that fits is one block, and a batch one gather."""
+"""Size of a block that is buffered before it is put. A data set of one block needs one gather per batch."""
 
 DIRECT_BYTES = 1 << 30
-"""Of a block that is computed in the grid itself, so that nothing is held for it."""
+"""Size of a block that is computed in the grid itself, without a buffer."""
 FLAGGED_ROWS, FLAGGED_LISTED = 100_000, 1_000
-_PENDING_WRITES = 8  # writes that may wait: as many batches are in memory
-_BYTES_PER_S = 1e8  # at which blocks can be made again: what they are worth when room is needed
+_PENDING_WRITES = 8  # as many batches are in memory
+_BYTES_PER_S = 1e8  # at which blocks can be prepared again: the grid evicts the cheapest first
 
 
 def prepare(
@@ -55,17 +55,17 @@ def prepare(
     parent: Manifest | None = None,
     key: str | None = None,
 ) -> Manifest:
-    """Replay a fitted recipe on a source (or a part of it) and put what comes out; returns the data set's manifest.
+    """Replay a fitted recipe on a source, or a part of it, and put the blocks; returns the data set's manifest.
 
-    With a ``parent`` the source holds what came since: the child has the parent's blocks and the new ones, of the
-    parent's part of the rows. A row that falls to the test part never comes into the training part that way.
+    With a ``parent`` the source holds only the rows added since: the child has the parent's blocks and the new ones,
+    restricted to the parent's part of the rows. So a row of the test part never enters the training part.
     """
     fitted.check(source.schema)
     if parent is not None:
         _check_same_recipe(parent, source, fitted)
         part = _inherited_part(parent, part)
     content = None if source.watermark_identifies_content else ContentHash()
-    label = f"dataset/{name}@{secrets.token_hex(4)}"  # of this load: a version is known, and dropped, by its loads
+    label = f"dataset/{name}@{secrets.token_hex(4)}"  # one per load: a version is dropped by its loads
     run = _BlockWriter(fitted, put, label, parent.rows if parent else 0, key, content)
     frames = map_in_order(
         lambda each: _prepared_frame(fitted, part, *each), _numbered_batches(source, parent), thread_count(workers)
@@ -77,7 +77,7 @@ def prepare(
 
 
 def _expected_rows(source: BatchSource, fitted: FittedRecipe, part: Part | None, parent: Manifest | None) -> int | None:
-    """How many rows will come, where that can be known: they are then computed in the block itself."""
+    """The number of rows to come, or None if unknown. Known rows are computed in the grid's own memory."""
     if source.rows is None or any(step.drops_rows for step in fitted.recipe.steps):
         return None
     return source.rows if part is None else part.count(parent.source_rows if parent else 0, source.rows)
@@ -96,7 +96,7 @@ def _prepared_frame(
 
 
 def _flagged_rows(batch: pa.RecordBatch, places: Array, frame: Frame) -> pa.RecordBatch:
-    """The flagged rows as they came, with their numbers and scores."""
+    """The flagged rows in their original form, with row numbers and scores."""
     chosen = np.flatnonzero(np.isin(places, list(frame.flagged)))
     rows = batch.take(pa.array(chosen))
     numbers = places[chosen]
@@ -112,7 +112,7 @@ def _numbered_batches(source: BatchSource, parent: Manifest | None) -> Iterator[
 
 
 class _FrameStream:
-    """Frames one after the other, written by several threads to where they belong."""
+    """Prepared frames in order, copied into column buffers by several threads."""
 
     def __init__(self, frames: Iterator[tuple[Frame, pa.RecordBatch | None, int]], pool: ThreadPoolExecutor) -> None:
         self._frames, self._pool = frames, pool
@@ -122,7 +122,7 @@ class _FrameStream:
         self.flagged_rows: list[pa.RecordBatch] = []
 
     def fill(self, columns: Mapping[str, Array], capacity: int) -> int:
-        """Write as many rows as there is room for, or as there are; returns their number."""
+        """Write up to ``capacity`` rows; returns how many there were."""
         filled, writes = 0, deque[Future[None]]()
         while filled < capacity:
             frame = self.current()
@@ -138,7 +138,7 @@ class _FrameStream:
         return filled
 
     def current(self) -> Frame | None:
-        """The frame whose rows come next; None when all have come."""
+        """The frame with the next row; None at the end."""
         while self._frame is None or self._start == self._frame.rows:
             following = next(self._frames, None)
             if following is None:
@@ -154,7 +154,7 @@ class _FrameStream:
 
 @dataclass
 class _BlockWriter:
-    """Block after block, until nothing comes any more."""
+    """Writes a stream of frames block by block and keeps the references to the blocks."""
 
     fitted: FittedRecipe
     put: Any
@@ -177,7 +177,7 @@ class _BlockWriter:
             raise _row_count_changed("more")
 
     def _write_in_grid(self, stream: _FrameStream, rows: int) -> bool:
-        """Computed where it will lie: nothing is held, and nothing is copied."""
+        """Compute a block in the grid's own memory, without a buffer or a copy."""
         keys: list[Any] = []
 
         def fill(columns: dict[str, Array]) -> None:
@@ -201,7 +201,7 @@ class _BlockWriter:
         return filled == rows
 
     def _key_range(self, columns: Mapping[str, Array], rows: int) -> list[Any] | None:
-        """Looked at once more while they are warm: the range of their keys."""
+        """Hash the rows, if needed, and return the range of their keys, while they are in the cache."""
         if self.content is not None:
             self.content.add(columns, rows)
         return key_range(columns, rows, self.key)
@@ -213,24 +213,24 @@ class _BlockWriter:
 
 
 def _row_count_changed(how: str) -> BadData:
-    return BadData("the source", f"has {how} rows than it said", fix="it changed while it was read: do it again")
+    return BadData("the source", f"has {how} rows than announced", fix="it changed during the read: load it again")
 
 
 def _check_same_recipe(parent: Manifest, source: BatchSource, fitted: FittedRecipe) -> None:
     parent.check(source.schema)
     if parent.recipe != fitted.hash:
-        raise InvalidSpec(f"was fitted anew ({fitted.hash[:12]}), {parent.name}@{parent.version} was prepared with "
+        raise InvalidSpec(f"is {fitted.hash[:12]}, but {parent.name}@{parent.version} was prepared with "
                           f"{parent.recipe[:12]}", field="recipe",
                           fix="append with the recipe of the parent, or prepare a new data set")  # fmt: skip
 
 
 def _inherited_part(parent: Manifest, part: Part | None) -> Part | None:
-    """The part of the rows that the parent has, which is the child's as well."""
+    """The parent's part of the rows, which also applies to the child."""
     policy = parent.policy
     own = None if policy.part is None else Part(policy.part[0], policy.part[1], policy.part_seed, policy.part_key)
     if part is not None and part != own:
-        raise InvalidSpec(f"is another part of the rows than {parent.name}@{parent.version} has", field="part",
-                          fix="leave it out: what is appended is of the parent's part")  # fmt: skip
+        raise InvalidSpec(f"differs from the part of {parent.name}@{parent.version}", field="part",
+                          fix="leave it out: appended rows use the parent's part")  # fmt: skip
     return own
 
 
@@ -265,7 +265,7 @@ def _manifest(
 
 
 def _put_flagged_rows(run: _BlockWriter, stream: _FrameStream) -> str | None:
-    """The flagged rows as a block of their own, for whoever looks into them."""
+    """Put the flagged rows into a block of their own, for inspection; returns its id."""
     table = pa.Table.from_batches(stream.flagged_rows).slice(0, FLAGGED_ROWS).combine_chunks()
     if hasattr(run.put, "put_table"):
         return str(run.put.put_table(table, label=f"{run.label}/flagged"))
@@ -275,7 +275,7 @@ def _put_flagged_rows(run: _BlockWriter, stream: _FrameStream) -> str | None:
 def fit_and_prepare(source: BatchSource, recipe: Any, put: PutBlock | Grid, *, part: Part | None = None,
            memory_bytes: int | None = None,
            **how: Any) -> tuple[FittedRecipe, Manifest]:  # fmt: skip
-    """Read once, fit on the training part, prepare: what a person means by loading a data set."""
+    """Load a data set: read it once, fit the recipe on the training part, and prepare the blocks."""
     spool = source if isinstance(source, Spool) else Spool(source, memory_bytes)
     fitted = recipe.fit(spool, part=part, workers=how.get("workers"))
     return fitted, prepare(spool, fitted, put, part=part, **how)

@@ -1,4 +1,4 @@
-"""A profile of a source in one pass and bounded memory: DuckDB computes, few values are counted, many are sampled."""
+"""Profiles a source in one pass and bounded memory: DuckDB aggregates, few values are counted, many sampled."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TOP = 3
 _WIDENINGS = 50
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PLACEHOLDERS = frozenset({"?", "-", "--", "none", "unknown", "select", "n/a", "na", "missing", "null", "undefined"})
-_PROSE_LENGTH = 50  # letters from which on a text is read rather than looked up
-_FEWEST_ROWS = 20  # rows below which nothing is peculiar
+_PROSE_LENGTH = 50  # average length beyond which a text is prose rather than an identifier
+_FEWEST_ROWS = 20  # rows up to which a column is not called an identifier
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """What is known of one column; a count with ``exact`` false is within a few percent."""
+    """Statistics of one column; counts with ``exact`` false are within a few percent."""
 
     name: str
     type: str
@@ -38,16 +38,16 @@ class ColumnProfile:
     mean: float | None = None
     std: float | None = None
     quantiles: tuple[float, ...] = ()  # at 5, 25, 50, 75 and 95 %
-    length: float | None = None  # letters of a text, on average
-    numbers: int = 0  # of texts that are numbers
-    padded: int = 0  # of texts with blanks around them
-    strange: int = 0  # of numbers that are none, or infinite
+    length: float | None = None  # average length of a text
+    numbers: int = 0  # texts that are numbers
+    padded: int = 0  # texts with blanks around them
+    strange: int = 0  # numbers that are NaN or infinite
     top: tuple[tuple[Any, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A source in figures, and what about it will need attention."""
+    """Statistics of a source, and the anomalies found in it."""
 
     name: str
     format: str
@@ -57,7 +57,7 @@ class Profile:
 
 
 def describe(given: Any, **how: Any) -> Profile:
-    """The profile of whatever `read` takes. A column that does not fit its inferred type is read as a wider one."""
+    """Profile anything that `read` takes. A column that does not fit its inferred type is read as a wider one."""
     schema: dict[str, Any] = dict(how.pop("schema", None) or {})
     noted: list[str] = []
     for _ in range(_WIDENINGS):
@@ -71,8 +71,8 @@ def describe(given: Any, **how: Any) -> Profile:
             wider = "float64" if "float64" in str(error.fix) else "string"
             noted.append(f"{error.column}: row {error.row:,}: {error.what}; read as {wider}")
             schema[str(error.column)] = wider
-    what = f"more than {_WIDENINGS} columns do not fit what their first rows look like"
-    raise BadData(given, what, fix="say their types: schema={...}")
+    what = f"more than {_WIDENINGS} columns do not fit the types of their first rows"
+    raise BadData(given, what, fix="give their types: schema={...}")
 
 
 def _profile(source: Source, noted: list[str]) -> Profile:
@@ -101,7 +101,7 @@ def _profile(source: Source, noted: list[str]) -> Profile:
 
 
 def _without_zones(schema: pa.Schema) -> pa.Schema:
-    """Moments as UTC: to say them in another zone DuckDB needs a library that nothing else does."""
+    """Timestamps as UTC: DuckDB needs an extra library to show another zone."""
     zoned = {f.name for f in schema if pa.types.is_timestamp(f.type) and f.type.tz is not None}
     plain = [f.with_type(pa.timestamp(f.type.unit)) if f.name in zoned else f for f in schema]
     return pa.schema(plain, schema.metadata) if zoned else schema
@@ -110,7 +110,7 @@ def _without_zones(schema: pa.Schema) -> pa.Schema:
 def _counted_batches(
     source: Source, schema: pa.Schema, counts: dict[str, DistinctCounts], sample: RowSample, failed: list[BadData]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches on their way to DuckDB. A refusal ends them quietly and is raised behind it, as it was."""
+    """Counts and samples batches on their way to DuckDB. An error ends the stream and is appended to ``failed``."""
     try:
         for each in source.batches():
             batch = each if schema is source.schema else each.cast(schema)
@@ -123,7 +123,7 @@ def _counted_batches(
 
 
 def _duckdb_aggregates(f: pa.Field) -> Iterator[tuple[str, str, str]]:
-    """What DuckDB is asked about a column: (column, what, SQL)."""
+    """The aggregates of a column for DuckDB: (column, name, SQL)."""
     name = '"' + f.name.replace('"', '""') + '"'
     yield f.name, "set", f"count({name})"
     if pa.types.is_nested(f.type) or pa.types.is_binary(f.type):
@@ -164,7 +164,7 @@ def _column(
 
 
 def _frequent_values(seen: pa.ChunkedArray | None, rows: int) -> tuple[tuple[Any, int], ...]:
-    """The most frequent values of a sample that come up often enough to say something about all rows."""
+    """The most frequent values of a sample, if frequent enough to hold for all rows; counts are scaled up."""
     if seen is None or not len(seen):
         return ()
     found = pc.value_counts(seen).to_pylist()
@@ -182,7 +182,7 @@ def _quantiles(seen: pa.ChunkedArray | None) -> tuple[float, ...]:
 
 
 def _anomalies(columns: Sequence[ColumnProfile], rows: int) -> Iterator[str]:
-    """One sentence per finding, in the order of the columns."""
+    """Properties of columns that need attention before training: one sentence each, in the order of the columns."""
     if rows == 0:
         yield "there are no rows"
         return

@@ -1,4 +1,4 @@
-"""read(): whatever is given becomes a Source; the format is found by looking, unless it is said."""
+"""`read`: turns a path, database, array or table into a Source; the format is detected unless given."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def read(
     source: Any, *, format: str = "auto", schema: Any = None, batch_rows: int = 65_536,
     memory_bytes: int | None = None, **how: Any,
 ) -> Source:  # fmt: skip
-    """Looks at a source and says what it is; rows are read when ``batches()`` is called, within the memory given.
+    """Inspect a source and infer its schema; rows are read by ``batches()``, within ``memory_bytes``.
 
     ``source`` is a path, a pattern, a folder or several paths; a database URL with ``query=`` or ``table=``; arrays,
-    tensors, or anything that speaks Arrow. ``how`` is any field of `fairlead.data.options.Options`.
+    tensors, or anything with the Arrow stream interface. ``how`` is any field of `fairlead.data.options.Options`.
     """
     if unknown := set(how) - {field.name for field in fields(Options)}:
         known = ", ".join(sorted(field.name for field in fields(Options)))
-        raise InvalidSpec("is not something that read() knows", field=min(unknown), fix=f"it takes {known}")
+        raise InvalidSpec("is not an option of read()", field=min(unknown), fix=f"use {known}")
     memory_bytes = reading_bytes() if memory_bytes is None else memory_bytes
     options = Options(schema=schema, batch_rows=batch_rows, memory_bytes=memory_bytes, **how)
     _check(options)
@@ -62,13 +62,13 @@ def _check(options: Options) -> None:
     for name, least in _MINIMA.items():
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidSpec(f"{value!r} is no whole number of {least:,} or more", field=name, value=value,
+            raise InvalidSpec(f"{value!r} is not a whole number of {least:,} or more", field=name, value=value,
                               fix=f"use {least:,} or more")  # fmt: skip
     size = options.size
     if size is not None and not (
         isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(each, int) and each > 0 for each in size)
     ):
-        raise InvalidSpec(f"{size!r} is no height and width", field="size", fix="write it like [32, 32]")
+        raise InvalidSpec(f"{size!r} is not a height and width", field="size", fix="write it like [32, 32]")
 
 
 def _in_memory(given: Any, options: Options) -> Source | None:
@@ -101,7 +101,7 @@ def _array_source(held: arrays.Arrays, options: Options) -> Source:
 def _file_source(
     found: FoundFiles, options: Options, schema: pa.Schema, each: ReadSpan, *, grows: bool = False
 ) -> Source:
-    """A source over files, one after the other, of which only what is new counts."""
+    """A source that reads files one after the other, and of each only what is new since ``after``."""
     every, fresh = watermarks.file_spans(found.files, options.after, grows=grows)
     mark = partial(watermarks.file_watermark, every, options.after)
     return Source(found.name, found.format, schema, partial(_batches_of_spans, fresh, each), mark)
@@ -113,7 +113,7 @@ def _batches_of_spans(fresh: Sequence[Span], each: ReadSpan) -> Batches:
             yield from each(span)
         except MemoryError:
             fix = "give the process more memory, or read with a lower memory_bytes= or fewer threads="
-            raise BadData(span.path, "needs more memory than this process may have", fix=fix) from None
+            raise BadData(span.path, "needs more memory than this process may use", fix=fix) from None
 
 
 def _windowed(options: Options, span: Span) -> Options:
@@ -161,7 +161,7 @@ def _read_parquet(found: FoundFiles, options: Options) -> Source:
 
 
 def _read_arrays(found: FoundFiles, options: Options) -> Source:
-    """Files of the same arrays, one after the other; the first is kept open, the others come when it is their turn."""
+    """Files with the same arrays, one after the other. The first stays open, the others are opened in turn."""
     first, held = found.files[0], arrays.open_arrays(found.files[0], options)
     schema = arrays.schema_of(first, held)
     rows = {first: arrays.rows_of(held)}

@@ -1,4 +1,4 @@
-"""Rows drawn evenly from a stream of unknown length, and values counted exactly while they are few."""
+"""Draws a uniform sample of rows from a stream, and counts distinct values exactly while they are few."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-EXACT = 1_000  # values of a column that are counted one by one
+EXACT = 1_000  # distinct values up to which they are counted
 ROWS = 20_000
-PREFIX_LENGTH = 60  # letters of a text by which it is told from others
+PREFIX_LENGTH = 60  # characters of a text that are kept
 
 
 @dataclass(slots=True)
 class DistinctCounts:
-    """Values of one column, until there are too many of them to be kept."""
+    """Counts of the values of one column, given up (``exact`` false) beyond ``EXACT`` distinct ones."""
 
     values: Counter[Any] = field(default_factory=Counter)
     exact: bool = True
@@ -35,7 +35,7 @@ class DistinctCounts:
 
 
 class RowSample:
-    """The rows with the smallest of random numbers: every row is as likely to be among them as any other."""
+    """A uniform sample of ``ROWS`` rows: those with the smallest random keys."""
 
     def __init__(self, schema: pa.Schema, seed: int = 0) -> None:
         self._columns = [f.name for f in schema if not pa.types.is_nested(f.type) and not pa.types.is_binary(f.type)]
@@ -45,7 +45,7 @@ class RowSample:
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes part of a batch: all of it in the beginning, ever less later on."""
+        """Sample a batch: at first all of its rows, later ever fewer."""
         keys = self._random.random(batch.num_rows)
         chosen = np.flatnonzero(keys <= self._highest)
         if not len(chosen) or not self._columns:
@@ -66,7 +66,7 @@ class RowSample:
         self._kept, self._rows = [(keys, table)], len(keys)
 
     def table(self) -> pa.Table | None:
-        """The rows drawn; None when there were none."""
+        """The sampled rows; None without rows."""
         if not self._kept:
             return None
         self._prune()
@@ -74,7 +74,7 @@ class RowSample:
 
 
 def _shortened(rows: pa.Table) -> pa.Table:
-    """Long texts by their beginning, so that a sample of them stays small."""
+    """Cut texts to their first characters, so that the sample stays small."""
     columns = [
         pc.utf8_slice_codeunits(column, 0, PREFIX_LENGTH) if pa.types.is_string(column.type) else column
         for column in rows.columns

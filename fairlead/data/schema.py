@@ -1,4 +1,4 @@
-"""Schemas: written by people, inferred from samples, compared between one load and the next."""
+"""Schemas: declared by users, inferred from samples, and compared between loads."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _ALIASES = {"float": "float64", "int": "int64", "str": "string", "text": "string
 
 
 def type_of(column: str, name: Any) -> pa.DataType:
-    """An Arrow type by the name that a person gives it."""
+    """The Arrow type with a name such as int64, float or text."""
     if isinstance(name, pa.DataType):
         return name
     try:
         return pa.type_for_alias(_ALIASES.get(str(name), str(name)))
     except ValueError:
-        fix = "write one such as int64, float32, string, bool, date32 or timestamp[us]"
-        raise InvalidSpec(f"{name!r} is no type of a column", field=f"schema.{column}", fix=fix) from None
+        fix = "use a type such as int64, float32, string, bool, date32 or timestamp[us]"
+        raise InvalidSpec(f"{name!r} is not a column type", field=f"schema.{column}", fix=fix) from None
 
 
 def with_declared_types(file: object, inferred: pa.Schema, wanted: Any) -> pa.Schema:
-    """The schema that counts: what was inferred, with whatever the caller said in its place."""
+    """The inferred schema with the types that the caller declared."""
     if wanted is None:
         return inferred
     if isinstance(wanted, pa.Schema):
-        said = {field.name: field.type for field in wanted}
+        declared = {field.name: field.type for field in wanted}
     elif isinstance(wanted, Mapping):
-        said = {str(name): type_of(str(name), kind) for name, kind in wanted.items()}
+        declared = {str(name): type_of(str(name), kind) for name, kind in wanted.items()}
     else:
         raise InvalidSpec("is neither a pyarrow.Schema nor a mapping of column to type", field="schema")
-    if missing := [name for name in said if name not in inferred.names]:
+    if missing := [name for name in declared if name not in inferred.names]:
         fix = f"it has {_first_names(inferred.names)}"
         raise BadData(file, "has no such column", column=missing[0], fix=fix)
-    return pa.schema([pa.field(f.name, said.get(f.name, f.type), metadata=f.metadata) for f in inferred])
+    return pa.schema([pa.field(f.name, declared.get(f.name, f.type), metadata=f.metadata) for f in inferred])
 
 
 def check_same_columns(file: object, schema: pa.Schema, names: list[str], first: object) -> None:
-    """Every further file has the columns of the first one, in its order."""
+    """Refuse a further file unless it has the columns of the first, in the same order."""
     if names == schema.names:
         return
     fix = "read the files apart, or give them the same columns"
@@ -62,7 +62,7 @@ class SchemaChange:
 
 
 def schema_changes(before: pa.Schema, after: pa.Schema) -> tuple[SchemaChange, ...]:
-    """What a later load found different: added, lost, other types; in the order of the columns."""
+    """The differences of a later schema: lost, changed and added columns, in order."""
     found = []
     for field in before:
         if field.name not in after.names:
@@ -74,12 +74,12 @@ def schema_changes(before: pa.Schema, after: pa.Schema) -> tuple[SchemaChange, .
 
 
 def schema_line(schema: pa.Schema) -> str:
-    """One line that names every column with its type."""
+    """Columns and types in one line."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def schema_to_json(schema: pa.Schema) -> list[dict[str, Any]]:
-    """A schema as values for JSON."""
+    """A schema as JSON values."""
     return [
         {"name": f.name, "type": str(f.type)}
         | ({"meta": {k.decode(): v.decode() for k, v in f.metadata.items()}} if f.metadata else {})

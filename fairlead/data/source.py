@@ -1,4 +1,4 @@
-"""A source: a schema, and batches that are read when they are asked for, as often as they are asked for."""
+"""A source: a schema, and batches that are read lazily and repeatably."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Something that was looked at, but not read yet. ``watermark`` says up to where this source goes."""
+    """Data that was inspected but not read yet. ``watermark`` records where it ends."""
 
     name: str
     format: str
@@ -21,26 +21,24 @@ class Source:
     start: Callable[[], Batches]
     mark: Callable[[], dict[str, Any]]
     rows: int | None = None
-    notes: tuple[str, ...] = ()  # what was noticed while the schema was inferred
-    watermark_identifies_content: bool = (
-        True  # other content has another watermark, as hashes of files do; a query's text does not
-    )
+    notes: tuple[str, ...] = ()  # remarks from inferring the schema
+    watermark_identifies_content: bool = True  # true for file hashes; false for queries and memory
 
     def batches(self) -> Batches:
-        """All rows from the first on, a batch at a time; each of them has exactly this source's schema."""
+        """All rows from the first on, in batches of exactly this schema."""
         return self.start()
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same, as Arrow's own reader: what DuckDB, Polars and Parquet writers take."""
+        """The batches as an Arrow reader, for DuckDB, Polars and Parquet writers."""
         return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
     def table(self) -> pa.Table:
-        """Everything at once, for what is known to be small."""
+        """All rows at once, for small sources."""
         return pa.Table.from_batches(list(self.batches()), self.schema)
 
     @property
     def watermark(self) -> dict[str, Any]:
-        """Files with size, time and hash, or the high-water value of a query: give it to the next read as `after`."""
+        """Size, time and hash of files, or the high-water value of a query; pass it to the next read as `after`."""
         return self.mark()
 
     def __repr__(self) -> str:
@@ -49,6 +47,6 @@ class Source:
 
 
 def sliced(batch: pa.RecordBatch, rows: int) -> Batches:
-    """A batch in pieces of at most so many rows, without a copy."""
+    """Slices of a batch with at most ``rows`` rows, without a copy."""
     for begin in range(0, batch.num_rows, rows):
         yield batch.slice(begin, rows)

@@ -1,4 +1,4 @@
-"""What was read once is kept in memory as long as it fits, so that fitting and preparing do not read it again."""
+"""Keeps the batches of a source in memory if they fit, so that fitting and preparing read it once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.data.memory_budget import spool_bytes
 
 
 class BatchSource(Protocol):
-    """What recipes are fitted on and data sets are prepared from: a Source, or a spool of one."""
+    """The input of fitting and preparing: a Source, or a Spool of one."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -29,7 +29,7 @@ class BatchSource(Protocol):
 
 
 class Spool:
-    """A source whose batches are kept after the first reading; beyond ``memory_bytes`` it is read again instead."""
+    """A source that keeps its batches after the first pass, unless they exceed ``memory_bytes``."""
 
     def __init__(self, source: BatchSource, memory_bytes: int | None = None) -> None:
         self._source = source
@@ -55,10 +55,10 @@ class Spool:
         return self._source.watermark_identifies_content
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, from memory if they are there.
+        """All rows, from memory after a first pass that fitted.
 
-        What fits is read before the first of it is handed out: who reads and who computes would take turns at the
-        interpreter's lock, and both together took a fifth longer than one after the other.
+        Batches that fit are all read before the first is yielded: reading and computing side by side compete for the
+        interpreter's lock, and took a fifth longer than one after the other.
         """
         if self._kept is not None:
             yield from self._kept
@@ -83,19 +83,19 @@ class Spool:
         self._rows = rows
 
     def numbered(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        """Batches with their place and the number of their first row."""
+        """Batches with their index and the number of their first row."""
         first = 0
         for place, batch in enumerate(self.batches()):
             yield place, first, batch
             first += batch.num_rows
 
     def replace_batch(self, place: int, batch: pa.RecordBatch) -> None:
-        """Keep a batch in another form, which costs whoever reads it again less."""
+        """Replace a kept batch by an equivalent that is cheaper to process again."""
         if self._kept is not None and place < len(self._kept):
             self._kept[place] = batch
 
     def first_batch(self) -> pa.RecordBatch | None:
-        """The first batch that has rows; whoever reads next does not read it again."""
+        """The first batch with rows; the next pass continues behind it without reading it again."""
         if self._kept is not None:
             return next((batch for batch in self._kept if batch.num_rows), None)
         if self._first is None:

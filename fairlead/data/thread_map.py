@@ -13,7 +13,7 @@ B = TypeVar("B")
 
 
 def thread_count(wanted: int | None) -> int:
-    """How many threads work at a time: as many as there are cores, up to 8."""
+    """The number of threads: ``wanted``, or one per core up to 8."""
     return max(1, wanted or min(8, len(os.sched_getaffinity(0))))
 
 

@@ -1,4 +1,4 @@
-"""Parts of a source, for training and for judging: a row falls where a lot of its own puts it."""
+"""Splits a source into training and test parts by a hash of each row's number or key."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a source, such as (0.0, 0.8) for training: each row falls where a lot of its own puts it.
+    """A part of a source, such as (0.0, 0.8) for training: the rows whose fraction lies between begin and end.
 
-    The lot follows from the row's number, or from its value of ``key``: rows of one customer are then in one part.
+    The fraction is a hash of the row's number, or of its ``key``: all rows of one customer are then in one part.
     """
 
     begin: float = 0.0
@@ -29,7 +29,7 @@ class Part:
     key: str | None = None
 
     def mask(self, first: int, batch: pa.RecordBatch) -> Array:
-        """Which rows of a batch are in this part; ``first`` is the number of its first row."""
+        """A mask of the rows of a batch in this part; ``first`` is the number of its first row."""
         if self.key is None:
             numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
         else:
@@ -38,7 +38,7 @@ class Part:
         return np.asarray((lots >= self.begin) & (lots < self.end))
 
     def count(self, first: int, rows: int) -> int | None:
-        """How many of so many rows are in this part; None where that depends on their keys."""
+        """How many of ``rows`` rows from ``first`` on are in this part; None if that depends on keys."""
         if self.key is not None:
             return None
         total = 0
@@ -49,7 +49,7 @@ class Part:
 
 
 def split(train: float = 0.8, *, seed: int = 0, key: str | None = None) -> tuple[Part, Part]:
-    """The training part and the rest: no row, and no key, is in both."""
+    """The training part and the rest; no row, and no key, is in both."""
     if not 0.0 < train < 1.0:
         raise InvalidSpec(f"{train!r} is not between 0 and 1", field="train", value=train, fix="use 0.8")
     return Part(0.0, train, seed, key), Part(train, 1.0, seed, key)

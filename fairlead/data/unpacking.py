@@ -1,4 +1,4 @@
-"""What was published becomes what is read: archives are unpacked member by known member, and nothing else of them."""
+"""Unpacks published archives into the files that readers take; only known members are extracted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _cifar10(origin: DatasetOrigin, folder: Path, beside: Path) -> None:
 
 
 def _bank(origin: DatasetOrigin, folder: Path, beside: Path) -> None:
-    """The table lies in an archive, which lies in another one at some of the places it is published at."""
+    """Some mirrors publish the archive of the table inside another archive."""
     with zipfile.ZipFile(folder / origin.downloads[0].name) as outer:
         if "bank-full.csv" in outer.namelist():
             table = outer.read("bank-full.csv")
@@ -62,11 +62,11 @@ def _imdb(origin: DatasetOrigin, folder: Path, beside: Path) -> None:
 
 
 def _keep_as_published(origin: DatasetOrigin, folder: Path) -> None:
-    """It is read as it was published."""
+    """Nothing to unpack: the data set is read as published."""
 
 
 def _via_temporary_folder(unpack: Callable[[DatasetOrigin, Path, Path], None]) -> Callable[[DatasetOrigin, Path], None]:
-    """Unpacked beside its place, so that what was cut off is never taken for the whole."""
+    """Unpack into a temporary folder and move the files, so that an interrupted run leaves no partial file."""
 
     def run(origin: DatasetOrigin, folder: Path) -> None:
         if all((folder / name).is_file() for name in origin.unpacked_files):

@@ -1,4 +1,4 @@
-"""Watermarks of files: what was read, by size, time and hash, so that a later read takes only what came since."""
+"""Watermarks of files (size, time and hash), so that a later read takes only new files and appended lines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairlead.data.errors import BadData
 from fairlead.data.options import MIB
 from fairlead.data.readers.streams import split_archive_path
 
-_RELOAD = "load the data set anew: it is another version, not a later one"
+_RELOAD = "load the data set again as a new version"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A file, and the bytes of it that are to be read; those before were read earlier."""
+    """A file and the byte range to read; earlier bytes were read before."""
 
     path: Path
     start: int
@@ -26,7 +26,7 @@ class Span:
 
 
 def file_spans(files: Sequence[Path], after: Mapping[str, Any] | None, *, grows: bool) -> tuple[list[Span], list[Span]]:
-    """All files as they are now, and what of them is new. Only plain text can grow; other files come whole."""
+    """All files as they are now, and the new spans. Only plain text files can grow; others are read whole."""
     known = (after or {}).get("files", {})
     every, fresh = [], []
     for path in files:
@@ -46,7 +46,7 @@ def _appended(span: Span, past: Mapping[str, Any], grows: bool) -> Span | None:
     if (span.stop, span.mtime_ns) == (size, past["mtime_ns"]):
         return None
     if span.stop < size or prefix_sha256(span.path, size) != past["sha256"]:
-        raise BadData(span.path, "has changed in what was read earlier", fix=_RELOAD)
+        raise BadData(span.path, "has changed in the part that was read earlier", fix=_RELOAD)
     if span.stop == size:
         return None
     if not grows or not _ends_a_line(span.path, size):
@@ -61,7 +61,7 @@ def _ends_a_line(path: Path, size: int) -> bool:
 
 
 def file_watermark(every: Sequence[Span], after: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The watermark: files read now, and those of earlier that have been taken away since."""
+    """The watermark: the files read now, and earlier ones, even if they are gone."""
     found = {
         str(span.path): {"size": span.stop, "mtime_ns": span.mtime_ns, "sha256": prefix_sha256(span.path, span.stop)}
         for span in every
@@ -70,7 +70,7 @@ def file_watermark(every: Sequence[Span], after: Mapping[str, Any] | None = None
 
 
 def prefix_sha256(path: Path, size: int) -> str:
-    """SHA-256 of the first so many bytes."""
+    """SHA-256 of the first ``size`` bytes."""
     sum_, left = hashlib.sha256(), size
     with split_archive_path(path)[0].open("rb") as file:
         while left > 0 and (block := file.read(min(MIB, left))):

@@ -182,10 +182,6 @@ def model_from(plain: Mapping[str, Any]) -> ModelProfile:
     return _read(plain, ModelProfile)
 
 
-def hardware_from(plain: Mapping[str, Any]) -> Hardware:
-    return _read(plain, Hardware)
-
-
 def device_from(plain: Mapping[str, Any]) -> Device:
     return _read(plain, Device)
 

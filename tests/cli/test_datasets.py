@@ -15,4 +15,4 @@ def test_half_a_version_is_refused_and_never_means_all_of_them(
 ) -> None:
     assert execute(app, ["data", verb, ref]) == 2
     told = capsys.readouterr().err
-    assert f"'{ref}' is no data set" in told and "fix: write its name" in told
+    assert f"'{ref}' is not a data set name" in told and "fix: write its name" in told

@@ -65,7 +65,10 @@ def test_a_curve_is_that_of_plans_which_the_job_would_be_given() -> None:
     assert free is not None and alone is not None
     assert alone.fastest(4) == pytest.approx(alone.fastest(1)) == pytest.approx(free.fastest(1))
     every = {
-        plan_kind(shape) for size in (2, 3, 4) for shape in shapes(HEAVY, planning.hardware(size)) if shape.used > 1
+        plan_kind(shape)
+        for size in (2, 3, 4)
+        for shape in shapes(HEAVY, planning.hardware(size))
+        if shape.workers_used > 1
     }
     banned = planned(HEAVY, {}, job, nodes(4), Machine(), every)
     assert banned is not None and banned.fastest(4) == pytest.approx(free.fastest(1))

@@ -33,7 +33,7 @@ def test_a_header_may_have_empty_and_numeric_names(text: str, names: list[str], 
 
 def test_line_ends_that_would_hide_every_row_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "mac.csv").write_bytes(b"a,b\r1,2\r3,4\r")
-    with pytest.raises(BadData, match="carriage return alone"):
+    with pytest.raises(BadData, match="carriage return only"):
         read(tmp_path / "mac.csv")
 
 

@@ -20,7 +20,7 @@ def test_files_of_several_formats_are_refused_until_one_is_named(tmp_path: Path)
         with pytest.raises(BadData, match=r"lies among files of other formats \(csv, json\)"):
             find_files(source)
         assert find_files(source, "text").format == "text"
-    with pytest.raises(InvalidSpec, match="'tables' is no format"):
+    with pytest.raises(InvalidSpec, match="'tables' is not a known format"):
         find_files(tmp_path, "tables")
 
 
@@ -51,7 +51,7 @@ def test_a_name_with_the_letters_of_a_pattern_is_a_file_if_it_is_there(tmp_path:
 def test_what_cannot_be_a_source_is_refused_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="no files were given"):
         find_files([])
-    with pytest.raises(InvalidSpec, match="a int is nothing that can be read"):
+    with pytest.raises(InvalidSpec, match="a int cannot be read as data"):
         find_files(7)
     with pytest.raises(NotFound, match="there is no file"):
         find_files([tmp_path / "gone.csv"])
@@ -59,7 +59,7 @@ def test_what_cannot_be_a_source_is_refused_in_its_own_words(tmp_path: Path) -> 
     with pytest.raises(NotFound, match="there is no file"):
         find_files(tmp_path / "t.csv" / "inner.csv")  # only archives hold files
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadData, match="holds nothing that can be read"):
+    with pytest.raises(BadData, match="holds no readable files"):
         find_files(tmp_path / "empty")
 
 
@@ -96,7 +96,7 @@ def test_a_folder_of_folders_is_of_pictures_or_of_texts_as_it_is_named(tmp_path:
 
 def test_pictures_that_lie_in_no_folder_have_no_label(tmp_path: Path) -> None:
     Image.new("RGB", (2, 2)).save(tmp_path / "1.png")
-    with pytest.raises(BadData, match="holds pictures that no folder gives a label"):
+    with pytest.raises(BadData, match="holds images without a label folder"):
         find_files(tmp_path)
 
 

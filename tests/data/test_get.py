@@ -222,13 +222,13 @@ def test_every_data_set_of_record_says_where_it_comes_from() -> None:
     assert set(ORIGINS) == {"cifar10", "bank", "imdb", "kdd99"}
     assert all(url.startswith("http") for each in ORIGINS.values() for d in each.downloads for url in d.urls)
     assert len(CIFAR10.unpacked_files) == 6
-    with pytest.raises(NotFound, match="no data set of record"):
+    with pytest.raises(NotFound, match="not a data set that Fairlead can download"):
         find_origin("mnist")
 
 
 def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(BadData, match="cannot be made"):
+    with pytest.raises(BadData, match="cannot be created"):
         known_datasets._make_folder(tmp_path / "file" / "adult")
 
 
@@ -249,12 +249,12 @@ def test_a_site_that_is_busy_is_asked_again_ever_more_patiently(
     waited.clear()
     site.busy = 100
     (tmp_path / "a.bin").unlink()
-    with pytest.raises(Unavailable, match="it answered 503"):
+    with pytest.raises(Unavailable, match="the server answered 503"):
         download(site.wanted("a.bin"), tmp_path, silent)
     assert len(waited) == 5
     site.busy = 0
     waited.clear()
-    with pytest.raises(Unavailable, match="it answered 404"):
+    with pytest.raises(Unavailable, match="the server answered 404"):
         download(Download("gone", (f"{site.url}/gone",), None), tmp_path, silent)
     assert waited == []  # asking again would not help
 

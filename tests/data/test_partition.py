@@ -157,7 +157,7 @@ def test_weights_are_one_number_for_each_worker(weights: tuple[float, ...]) -> N
 
 def test_nothing_can_be_dealt_and_less_than_nothing_cannot() -> None:
     assert [len(partition(0, 2).of(worker)) for worker in (0, 1)] == [0, 0]
-    with pytest.raises(InvalidSpec, match="-1 is less than none"):
+    with pytest.raises(InvalidSpec, match="-1 is negative"):
         partition(-1, 2)
     with pytest.raises(InvalidSpec, match="0 is too few"):
         partition(5, 0)

@@ -92,7 +92,7 @@ def test_a_manifest_reads_back_and_its_version_is_what_it_was_made_from(tmp_path
     assert fit_and_prepare(read(file), RECIPE, blocks.put, name="bank")[1].version == manifest.version
     csv(file, table(1, seed=3), more=True)
     assert fit_and_prepare(read(file), RECIPE, blocks.put, name="bank")[1].version != manifest.version
-    with pytest.raises(InvalidSpec, match="is not the manifest"):
+    with pytest.raises(InvalidSpec, match="is not a data set manifest"):
         Manifest.from_json('{"name": 1}')
 
 
@@ -165,7 +165,7 @@ def test_a_changed_schema_is_seen_and_refused_with_the_columns_named(tmp_path: P
     with pytest.raises((SchemaChanged, BadData), match=r"'a'|without a"):
         prepare(read(changed), fitted, blocks.put, name="bank", parent=parent)
     other = RECIPE.fit(read(table(60, seed=5)))
-    with pytest.raises(InvalidSpec, match="recipe: was fitted anew"):
+    with pytest.raises(InvalidSpec, match=r"recipe: is .*, but .* was prepared with"):
         prepare(read(table(5)), other, blocks.put, name="bank", parent=parent)
 
 
@@ -246,7 +246,7 @@ def test_the_part_of_the_parent_may_be_named_again_and_no_other() -> None:
     parent = cast(Manifest, SimpleNamespace(name="sales", version=1, policy=policy))
     own = _inherited_part(parent, None)
     assert own is not None and _inherited_part(parent, own) == own
-    with pytest.raises(InvalidSpec, match="another part"):
+    with pytest.raises(InvalidSpec, match="differs from the part"):
         _inherited_part(parent, replace(own, seed=4))
 
 

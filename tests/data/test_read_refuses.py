@@ -129,7 +129,7 @@ def test_what_is_wrong_with_a_file_is_said_in_its_own_words(tmp_path: Path) -> N
         ("a.json", "one JSON array"),
         ("s.safetensors", "header is longer than"),
         ("o.npz", "Python objects"),
-        ("flat", "no folder gives a label"),
+        ("flat", "without a label folder"),
     ):
         with pytest.raises(BadData, match=what):
             read(tmp_path / name)

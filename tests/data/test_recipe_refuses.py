@@ -53,7 +53,7 @@ NAN = float("nan")
         ({"a": pa.nulls(3, pa.string())}, Encode(how="onehot", unseen="none"), "never set"),
         ({"image": [png(np.zeros((9_000, 9_000), np.bool_))]}, Image(size=(4, 4)), "too large"),
         ({"image": [None, b"x"]}, Image(size=(4, 4)), "row 1, .*is missing"),
-        ({"image": [b"x"]}, Image(size=(4, 4)), "is no image: its format is not known"),
+        ({"image": [b"x"]}, Image(size=(4, 4)), "is not an image: its format is not known"),
     ],
 )  # fmt: skip
 def test_what_would_become_another_number_is_refused(columns: dict[str, Any], step: Step, what: str) -> None:
@@ -121,6 +121,6 @@ def test_columns_that_cannot_be_told_apart_or_hold_nothing_are_refused(tmp_path:
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "t.parquet")
     np.save(tmp_path / "wide.npy", np.array([1, 2], np.longdouble))
     np.save(tmp_path / "empty.npy", np.zeros((3, 0)))
-    for file, what in (("t.parquet", "two columns"), ("wide.npy", "wider than"), ("empty.npy", "holds nothing")):
+    for file, what in (("t.parquet", "two columns"), ("wide.npy", "wider than"), ("empty.npy", "is empty")):
         with pytest.raises(BadData, match=what):
             read(tmp_path / file)

@@ -218,7 +218,7 @@ def test_images_are_resized_and_normalised_by_what_the_training_part_holds() -> 
 
 def test_what_is_no_image_is_refused_by_row_and_column() -> None:
     fitted = Recipe([Image()]).fit(source({"image": [png(np.zeros((2, 2, 3), np.uint8))]}))
-    with pytest.raises(BadData, match="row 1, column 'image': is no image"):
+    with pytest.raises(BadData, match="row 1, column 'image': is not an image"):
         fitted.apply(batch({"image": [b"not a picture"]}))
 
 

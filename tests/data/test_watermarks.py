@@ -159,7 +159,7 @@ def test_a_query_with_nothing_new_keeps_its_schema(people: str, tmp_path: Path) 
 
 
 def test_an_order_that_is_no_column_is_refused(people: str) -> None:
-    with pytest.raises(InvalidSpec, match="there is no column idd") as error:
+    with pytest.raises(InvalidSpec, match="the query has no column idd") as error:
         read(people, table="people", order="idd")
     assert "id, age, name" in str(error.value.fix)
 

@@ -1,4 +1,4 @@
-"""Arrays: .npy, .npz, .safetensors and whatever is in memory already; more than one dimension becomes a fixed list."""
+"""Reads arrays: .npy, .npz, .safetensors and arrays in memory; further dimensions become fixed-size lists."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4",
 
 
 def array_field(name: str, kind: pa.DataType, shape: tuple[int, ...]) -> pa.Field:
-    """A column of arrays of one shape: a fixed list, with the shape in its metadata."""
+    """The field of a column of arrays: a fixed-size list with the shape in its metadata."""
     size = int(np.prod(shape, dtype=np.int64))
     return pa.field(name, pa.list_(kind, size), metadata={"shape": json.dumps(list(shape))})
 
 
 def fixed_size_list(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Rows of one length as a column, without a copy."""
+    """Rows of one length as a fixed-size list column, without a copy."""
     values = pa.array(np.ascontiguousarray(rows).reshape(-1), kind.value_type)
     return pa.FixedSizeListArray.from_arrays(values, kind.list_size)
 
 
 def in_memory(given: Any) -> dict[str, np.ndarray] | None:
-    """Arrays or tensors (one, several, or by name) as NumPy sees them; None when it is something else."""
+    """One or several arrays or tensors as named NumPy arrays; None for anything else."""
     if isinstance(given, Mapping):
         parts = {str(name): _plain(value) for name, value in given.items()}
     elif isinstance(given, tuple | list) and given and all(_is_array(value) for value in given):
@@ -55,17 +55,17 @@ def _is_array(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "detach"):  # a tensor; torch itself is not needed to ask it
+    if hasattr(value, "detach"):  # a tensor, without importing torch
         value = value.detach().cpu()
     return np.asarray(value) if _is_array(value) or isinstance(value, list | tuple) else None
 
 
 def schema_of(name: object, arrays: Arrays) -> pa.Schema:
-    """One column an array; all of them have the same number of rows."""
+    """The schema with one column per array; refuses arrays of different lengths or unsafe types."""
     lengths = {key: value.shape[0] if value.ndim else None for key, value in arrays.items()}
     if not lengths or None in lengths.values() or len(set(lengths.values())) > 1:
-        told = ", ".join(f"{key} {value.shape}" for key, value in arrays.items()) or "none"
-        raise BadData(name, f"arrays do not have one number of rows: {told}", fix="read those that belong together")
+        shapes = ", ".join(f"{key} {value.shape}" for key, value in arrays.items()) or "none"
+        raise BadData(name, f"arrays have different numbers of rows: {shapes}", fix="read arrays of one length")
     fields = []
     for key, value in arrays.items():
         if value.dtype.hasobject or value.dtype.kind not in "biufSU":
@@ -74,7 +74,7 @@ def schema_of(name: object, arrays: Arrays) -> pa.Schema:
         if value.dtype.kind == "f" and value.dtype.itemsize > 8:
             raise BadData(name, f"{value.dtype} is wider than any column", column=key, fix="store it as float64")
         if 0 in value.shape[1:]:
-            raise BadData(name, f"a row of {value.shape[1:]} holds nothing", column=key, fix="leave this array out")
+            raise BadData(name, f"a row of shape {value.shape[1:]} is empty", column=key, fix="leave this array out")
         kind = pa.string() if value.dtype.kind == "U" else pa.from_numpy_dtype(value.dtype.newbyteorder("="))
         kind = pa.binary() if value.dtype.kind == "S" else kind
         fields.append(pa.field(key, kind) if value.ndim == 1 else array_field(key, kind, value.shape[1:]))
@@ -82,11 +82,11 @@ def schema_of(name: object, arrays: Arrays) -> pa.Schema:
 
 
 def check_same_arrays(file: object, schema: pa.Schema, own: pa.Schema, first: object) -> None:
-    """Every further file has the arrays of the first one, of its types and shapes."""
+    """Refuse a further file unless it has the arrays of the first, with the same types and shapes."""
     if not own.equals(schema, check_metadata=True):
-        raise BadData(file, f"does not go on from {first}: {_columns_in_words(own)} after {_columns_in_words(schema)}",
-                      fix="read those that go on from each other, with a pattern such as part-*.npy; what belongs side "
-                          "by side, such as x and y, goes into one .npz or .safetensors")  # fmt: skip
+        raise BadData(file, f"does not continue {first}: {_columns_in_words(own)} after {_columns_in_words(schema)}",
+                      fix="read files that continue each other, with a pattern such as part-*.npy; put arrays that "
+                          "belong side by side, such as x and y, into one .npz or .safetensors")  # fmt: skip
 
 
 def _columns_in_words(schema: pa.Schema) -> str:
@@ -116,7 +116,7 @@ def _column(part: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def open_arrays(path: Path, options: Options) -> Arrays:
-    """The arrays of a file, mapped rather than read; nothing that would have to be unpickled is taken."""
+    """The arrays of a file, memory-mapped; arrays that need unpickling are refused."""
     by_suffix: dict[str, Callable[[Path, Options], Arrays]] = {".npy": _npy, ".npz": _npz, ".safetensors": _tensors}
     try:
         return by_suffix[path.suffix.lower()](path, options)
@@ -124,7 +124,7 @@ def open_arrays(path: Path, options: Options) -> Arrays:
             NotImplementedError, OverflowError, MemoryError, tokenize.TokenError) as error:  # fmt: skip
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        raise BadData(path, f"is no whole file of arrays: {printable(str(error))}", fix=_GET_AGAIN) from error
+        raise BadData(path, f"is not a complete array file: {printable(str(error))}", fix=_GET_AGAIN) from error
 
 
 def _npy(path: Path, options: Options) -> Arrays:
@@ -132,7 +132,7 @@ def _npy(path: Path, options: Options) -> Arrays:
 
 
 def _npz(path: Path, options: Options) -> Arrays:
-    """Members are unpacked one by one; what their headers promise is weighed first."""
+    """Unpack members one by one, after checking the sizes that their headers announce."""
     found = {}
     with zipfile.ZipFile(path) as archive:
         total = sum(info.file_size for info in archive.infolist())
@@ -146,20 +146,20 @@ def _npz(path: Path, options: Options) -> Arrays:
 
 
 def _npz_member(member: Any, size: int) -> np.ndarray:
-    """An array whose header may not promise more than its file holds."""
+    """Read an array from a member; refuses a header that announces more than the member holds."""
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(member)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not read: store numbers or text of fixed length")
+        raise ValueError("it holds Python objects: store numbers or text of fixed length")
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > size:
-        raise ValueError("its header promises more than it holds")
+        raise ValueError("its header announces more than it holds")
     flat = np.frombuffer(member.read(size), dtype, count=int(np.prod(shape, dtype=np.int64)))
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _tensors(path: Path, options: Options) -> Arrays:
-    """A safetensors file: the length of a JSON header, the header, the bytes."""
+    """Read a safetensors file: the length of a JSON header, the header, the bytes."""
     total = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""CSV and its kin, plain or packed: PyArrow parses chunks of lines side by side, and says which row did not fit."""
+"""Reads delimited text, plain or compressed: PyArrow parses chunks of lines in parallel; errors name row and column."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _COLUMN_COUNT_ERROR = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\
 
 
 def inspect(path: Path, options: Options, known: tuple[str, ...] = ()) -> tuple[Dialect, pa.Schema]:
-    """The dialect of a file and the schema of its first rows."""
+    """The dialect of a file, and the schema inferred from its first rows."""
     sample = next(chunks(path, options, separators=options.delimiter or "".join(SEPARATORS), least=_SAMPLE), b"")
     if b"\n" not in sample and b"\r" in sample.strip():
         fix = f"give it line feeds: tr '\\r' '\\n' < {path.name} > unix-{path.name}"
-        raise BadData(path, "its lines end in a carriage return alone", fix=fix)
+        raise BadData(path, "its lines end with a carriage return only", fix=fix)
     try:
         text = sample.decode("utf-8")
     except UnicodeDecodeError as error:
         row = sample.count(b"\n", 0, error.start) + 1
         what = f"line {row:,} is not UTF-8 ({printable(sample[max(0, error.start - 10) : error.end + 10])})"
-        raise BadData(path, what, fix="say the encoding that it has: encoding='latin-1'") from None
+        raise BadData(path, what, fix="give its encoding: encoding='latin-1'") from None
     dialect = detect_dialect(path, text, options, known)
     body = _without_header(sample, dialect)
     try:
@@ -49,7 +49,7 @@ def inspect(path: Path, options: Options, known: tuple[str, ...] = ()) -> tuple[
 
 
 def batches(path: Path, dialect: Dialect, schema: pa.Schema, options: Options) -> Batches:
-    """All rows of one file; what does not fit the schema is refused by row and column."""
+    """All rows of one file; a value that does not fit the schema is refused by row and column."""
     work = partial(_parse, schema=schema, dialect=dialect, options=options, path=path)
     done, parsed = 0, map_in_order(work, _chunks_without_header(path, dialect, options), options.threads)
     while True:
@@ -95,7 +95,7 @@ def _parse(text: bytes, schema: pa.Schema | None, dialect: Dialect, options: Opt
         pa.BufferReader(text),
         read_options=pacsv.ReadOptions(
             column_names=list(dialect.names), use_threads=False, block_size=len(text) + 1
-        ),  # one block: rows are counted, and nothing is cut in two
+        ),  # one block, so that row numbers count from the chunk's start
         parse_options=pacsv.ParseOptions(
             delimiter=dialect.delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted
         ),
@@ -117,11 +117,11 @@ def _strip_blanks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_last_quote(path: Path, table: pa.Table, text: bytes, dialect: Dialect) -> None:
-    """A quote that is never closed is a blemish, unless the last row swallowed line breaks because of it."""
+    """Refuse an unclosed quote if the last row swallowed line breaks because of it; else it is harmless."""
     last = table.slice(max(0, table.num_rows - 1)).to_pylist()
     swallowed = bool(last) and any(isinstance(value, str) and "\n" in value for value in last[0].values())
     if swallowed and has_open_quote(text, dialect.delimiter):
-        fix = "close the quote, or get the file again: it may be cut off"
+        fix = "close the quote, or get the file again: it may be truncated"
         raise BadData(path, "a quote is opened and never closed", row=table.num_rows, fix=fix)
 
 
@@ -135,23 +135,23 @@ def _check_cell_sizes(path: Path, table: pa.Table, options: Options) -> None:
 
 
 def _as_bad_data(path: Path, error: pa.ArrowInvalid, done: int, names: tuple[str, ...]) -> BadData:
-    """PyArrow's sentence as ours, with the row in the whole file."""
+    """Translate an error of PyArrow, with the row number in the whole file."""
     text = str(error)
     if found := _CONVERSION_ERROR.search(text):
         row = done + int(found[2]) if found[2] else None
         name = names[int(found[1])]
         if "UTF8" in found[4]:
-            fix = "say the encoding that it has: encoding='latin-1'"
+            fix = "give its encoding: encoding='latin-1'"
             return BadData(path, "is not UTF-8", row=row, column=name, fix=fix)
         value = found[4].removeprefix("invalid value ")
         wider = "float64" if found[3].startswith("int") and _is_number(value) else "string"
-        fix = f"mend it, or read this column as {wider}: schema={{{name!r}: {wider!r}}}"
+        fix = f"correct it, or read this column as {wider}: schema={{{name!r}: {wider!r}}}"
         return BadData(path, f"{printable(value)} is no {found[3]}", row=row, column=name, fix=fix)
     if found := _COLUMN_COUNT_ERROR.search(text):
         row = done + int(found[1]) if found[1] else None
         what = f"has {found[3]} columns instead of {found[2]}"
-        return BadData(path, what, row=row, fix="mend the row, or say which separator counts: delimiter=';'")
-    return BadData(path, printable(text.splitlines()[0]), row=done + 1, fix="look at the file from this row on")
+        return BadData(path, what, row=row, fix="correct the row, or give the separator: delimiter=';'")
+    return BadData(path, printable(text.splitlines()[0]), row=done + 1, fix="check the file from this row on")
 
 
 def _is_number(value: str) -> bool:

@@ -1,4 +1,4 @@
-"""How a file of separated values is written: separator, header, comments; found by looking at its first lines."""
+"""Detects the dialect of delimited text (separator, header, comments) from its first lines."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fairlead.data.options import Options
 
 SEPARATORS = (",", ";", "\t", "|")
 _LINES = 200
-_MISSING = ("?", "-", "na", "n/a", "nan", "null", "none")  # words that stand for no value, not for a name
+_MISSING = ("?", "-", "na", "n/a", "nan", "null", "none")  # placeholders for missing values, not column names
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the parser has to know, and the columns' names."""
+    """The parser's settings and the column names."""
 
     delimiter: str
-    skip: int  # comment lines above everything
+    skip: int  # comment lines at the top
     header: bool
     names: tuple[str, ...]
     padded: bool  # a blank follows each separator
 
 
 def detect_dialect(path: Path, sample: str, options: Options, known: tuple[str, ...] = ()) -> Dialect:
-    """The dialect of a sample that consists of whole lines."""
+    """The dialect of a sample of whole lines."""
     lines = [line for line in sample.splitlines()[: _LINES * 2] if line.strip()][:_LINES]
     delimiter = options.delimiter or max(SEPARATORS, key=lambda letter: _delimiter_score(lines, letter))
     rows = _rows(lines, delimiter)
     if not rows:
-        raise BadData(path, "is empty", fix="nothing is to be read from it")
+        raise BadData(path, "is empty", fix="give a file with rows")
     width = _width(rows)
     skip = 0
     while skip < len(rows) - 1 and len(rows[skip]) != width and lines[skip][:1] in ("#", "|", "%"):
@@ -51,7 +51,7 @@ def detect_dialect(path: Path, sample: str, options: Options, known: tuple[str, 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
     try:
         return list(csv.reader(lines, delimiter=delimiter))
-    except csv.Error:  # a cell longer than that module takes: nothing to learn from this sample's structure
+    except csv.Error:  # a cell is too long for the csv module
         return [line.split(delimiter) for line in lines]
 
 
@@ -60,7 +60,7 @@ def _width(rows: list[list[str]]) -> int:
 
 
 def _delimiter_score(lines: list[str], delimiter: str) -> tuple[float, int]:
-    """How many lines have the most frequent number of columns, if that is more than one; then how many columns."""
+    """Score of a delimiter: the share of lines with the usual number of columns (above 1), then that number."""
     rows = _rows(lines, delimiter)
     width = _width(rows) if rows else 1
     same = sum(len(row) == width for row in rows) / max(1, len(rows))
@@ -68,7 +68,7 @@ def _delimiter_score(lines: list[str], delimiter: str) -> tuple[float, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Words above numbers; or words that do not come up again below. Some may have no name, or a number for one."""
+    """True if the first row has words above numbers, or words that do not recur below. Some may be empty or numbers."""
     first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     columns = list(zip(*below, strict=True))
     if any(not cell.strip() or _is_number(cell) for cell in first):
@@ -79,12 +79,12 @@ def _has_header(rows: list[list[str]]) -> bool:
 
 
 def _is_index(name: str, column: Sequence[str]) -> bool:
-    """A column without a name that counts the rows, as pandas writes it."""
+    """True for an unnamed column that counts the rows, as pandas writes it."""
     return not name.strip() and len(column) > 1 and list(column) == [str(row) for row in range(len(column))]
 
 
 def _has_named_columns(first: list[str], columns: Sequence[Sequence[str]]) -> bool:
-    """Whether words lie above numbers, or beside years; a number that is a name counts on from the one before it."""
+    """True if words stand above numbers or beside years; numeric names must count up by one."""
     counted = [cell for cell in first if _is_number(cell)]
     if not all(cell.isdecimal() for cell in counted):
         return False
@@ -108,7 +108,7 @@ def _is_number(text: str) -> bool:
 
 
 def _has_padding(lines: list[str], delimiter: str) -> bool:
-    """``39, State-gov, 77516``: a blank behind nearly every separator."""
+    """True if a blank follows nearly every separator, as in ``39, State-gov, 77516``."""
     separators = sum(line.count(delimiter) for line in lines)
     return separators > 0 and sum(line.count(delimiter + " ") for line in lines) > 0.9 * separators
 

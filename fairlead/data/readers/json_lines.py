@@ -1,4 +1,4 @@
-"""JSON lines, plain or packed: one object a line, parsed by PyArrow chunk by chunk."""
+"""Reads JSON lines, plain or compressed: one object per line, parsed by PyArrow in chunks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SAMPLE = 1 << 20
 
 
 def inspect(path: Path, options: Options) -> pa.Schema:
-    """The fields of the first lines; one that is never set in them is taken for text."""
+    """The schema of the first lines; a field that is never set in them counts as text."""
     sample = next(_chunks(path, options, least=_SAMPLE), b"")
     if not sample.strip():
-        raise BadData(path, "is empty", fix="nothing is to be read from it")
+        raise BadData(path, "is empty", fix="give a file with rows")
     if sample.lstrip()[:1] == b"[":
-        fix = f"write one object a line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
-        raise BadData(path, "is one JSON array, not one object a line", fix=fix)
+        fix = f"write one object per line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
+        raise BadData(path, "is one JSON array, not one object per line", fix=fix)
     try:
         found = _parse(sample, None, options, path).schema
     except pa.ArrowInvalid as error:
@@ -45,7 +45,7 @@ def inspect(path: Path, options: Options) -> pa.Schema:
 
 
 def batches(path: Path, schema: pa.Schema, options: Options) -> Batches:
-    """All lines of one file; a field that the schema does not have, or of another type, is refused."""
+    """All lines of one file; refuses unknown fields and fields of another type."""
     work = partial(_parse, schema=schema, options=options, path=path)
     done, parsed = 0, map_in_order(work, _chunks(path, options), options.threads)
     while True:
@@ -72,7 +72,7 @@ def _chunks(path: Path, options: Options, least: int = 0) -> Iterator[bytes]:
 
 def _parse(text: bytes, schema: pa.Schema | None, options: Options, path: Path) -> pa.RecordBatch:
     if nesting_depth(text) > _DEPTH:
-        raise BadData(path, f"values lie in each other more than {_DEPTH} deep", fix="flatten them")
+        raise BadData(path, f"values are nested more than {_DEPTH} deep", fix="flatten them")
     table = pajson.read_json(
         pa.BufferReader(text),
         read_options=pajson.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -83,12 +83,12 @@ def _parse(text: bytes, schema: pa.Schema | None, options: Options, path: Path) 
     table = table if schema is None else table.select(schema.names)
     merged = [column.combine_chunks() for column in table.columns]
     batch = pa.RecordBatch.from_arrays(merged, schema=schema or table.schema)
-    batch.validate(full=True)  # the parser takes bytes that are no UTF-8 for text
+    batch.validate(full=True)  # the parser accepts invalid UTF-8
     return batch
 
 
 def nesting_depth(text: bytes) -> int:
-    """How deep brackets lie in each other, strings aside: the parser would follow them down to the end of its stack."""
+    """Nesting depth of brackets outside strings: the parser recurses, and would exhaust its stack."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     kinds = _KINDS[np.frombuffer(text, np.uint8)]
@@ -103,7 +103,7 @@ def _as_bad_data(path: Path, error: pa.ArrowInvalid, done: int, schema: pa.Schem
         return _unknown_field(path, done, schema)
     text = printable(str(error).removeprefix("JSON parse error: ").splitlines()[0])
     row, column = _ROW.search(text), _COLUMN.search(text)
-    fix = "mend the line: every line is one object with fields of the same types; or say the type: schema={...}"
+    fix = "correct the line: each line is one object with fields of the same types; or give the type: schema={...}"
     return BadData(
         path, _ROW.sub("", text).strip(), row=done + int(row[1]) + 1 if row else None,
         column=column[1] if column else None, fix=fix,
@@ -111,9 +111,9 @@ def _as_bad_data(path: Path, error: pa.ArrowInvalid, done: int, schema: pa.Schem
 
 
 def _unknown_field(path: Path, done: int, schema: pa.Schema) -> BadData:
-    """The parser does not say which field it was: it is looked for, from the rows on that were still fine."""
+    """Name the unknown field, which the parser does not tell: search the rows after the last good one."""
     known = set(schema.names)
-    fix = "it does not come up in the first rows; say its type: schema={...}, or take it out"
+    fix = "it is missing in the first rows; give its type: schema={...}, or remove it"
     with path.open("rb") if path.is_file() and compression_of(path) is None else nullcontext(None) as file:
         for row, line in enumerate(file or ()):
             if row >= done and (new := set(_fields(line)) - known):

@@ -1,4 +1,4 @@
-"""Parquet: PyArrow decodes it row group by row group; what a page unpacks to is weighed before it is spread out."""
+"""Reads Parquet by row groups; checks the size of dictionary-encoded text before it expands it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GET_AGAIN = "get the file again and compare its checksum"
 
 
 def inspect(path: Path, options: Options) -> tuple[pa.Schema, int]:
-    """Schema and number of rows, from the footer."""
+    """The schema and the number of rows, from the footer."""
     with _open(path) as file:
         _check_expansion(path, file.metadata, options)
         names = file.schema_arrow.names
@@ -32,7 +32,7 @@ def inspect(path: Path, options: Options) -> tuple[pa.Schema, int]:
 
 
 def batches(path: Path, schema: pa.Schema, options: Options) -> Batches:
-    """All rows of one file; columns of another type than the schema's are cast, where nothing is lost by it."""
+    """All rows of one file; columns of another type than the schema's are cast if that loses nothing."""
     with _open(path) as file:
         plan = _decoding_plan(file, options)
     done = 0
@@ -51,12 +51,12 @@ def _open(path: Path, packed: list[str] | None = None) -> Iterator[pq.ParquetFil
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise BadData(path, f"is no whole Parquet file: {printable(str(error))}", fix=_GET_AGAIN) from error
+        raise BadData(path, f"is not a complete Parquet file: {printable(str(error))}", fix=_GET_AGAIN) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _DecodingPlan:
-    """How a file is decoded: so many rows at a time, these columns as places in a dictionary."""
+    """How a file is decoded: rows per batch, and the columns that stay dictionary-encoded at first."""
 
     rows: int
     packed: tuple[str, ...]
@@ -76,10 +76,10 @@ def _check_expansion(path: Path, meta: pq.FileMetaData, options: Options) -> Non
 
 
 def _decoding_plan(file: pq.ParquetFile, options: Options) -> _DecodingPlan:
-    """One long word that a dictionary repeats must not be copied unseen, as often as there are rows.
+    """Bound the memory of long words that a dictionary repeats in many rows.
 
-    Small columns are left as dictionary and places until they have been weighed. Where that itself would take too much,
-    as few rows are decoded at a time as fit if each were as long as a usual dictionary is altogether.
+    Columns with small dictionaries stay encoded until their expanded size is known. With a larger dictionary, few rows
+    are decoded at a time, as if each row were as long as a usual dictionary.
     """
     meta, schema = file.metadata, file.schema_arrow
     groups = [meta.row_group(place) for place in range(meta.num_row_groups)]
@@ -94,10 +94,10 @@ def _decoding_plan(file: pq.ParquetFile, options: Options) -> _DecodingPlan:
 
 
 def _dictionary_chunk_bytes(file: pq.ParquetFile, words: list[str]) -> dict[str, int]:
-    """The largest chunk of each column that is stored with a dictionary."""
+    """Bytes of the largest chunk of each column that is stored with a dictionary."""
     found: dict[str, int] = {}
     for number in range(file.metadata.num_row_groups if words else 0):
-        # Asking a damaged chunk for its figures ends the process (PyArrow 25); decoding a row of it first raises.
+        # Reading the statistics of a damaged chunk crashes the process (PyArrow 25); decoding a row first raises.
         next(file.iter_batches(batch_size=1, row_groups=[number], columns=words, use_threads=False), None)
         group = file.metadata.row_group(number)
         for place in range(group.num_columns):
@@ -108,7 +108,7 @@ def _dictionary_chunk_bytes(file: pq.ParquetFile, words: list[str]) -> dict[str,
 
 
 def _expand_dictionaries(path: Path, batches: Batches, options: Options) -> Batches:
-    """Batches with their dictionaries spread out, in as many pieces as the memory demands."""
+    """Batches with expanded dictionaries, cut into pieces that fit into memory."""
     done = 0
     for batch in batches:
         try:
@@ -130,7 +130,7 @@ def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _merge_small_batches(batches: Batches, options: Options) -> Batches:
-    """Small batches as larger ones, up to the rows that were asked for and an eighth of the memory."""
+    """Merge small batches up to `batch_rows` and an eighth of the memory."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         more = [*waiting, batch]
@@ -144,7 +144,7 @@ def _merge_small_batches(batches: Batches, options: Options) -> Batches:
 
 
 def _expanded_bytes(path: Path, column: pa.Array, name: str, done: int, options: Options) -> int:
-    """Bytes of a column once it is spread out; a cell that is too long is refused."""
+    """Bytes of a column after expansion; refuses a cell beyond the limit."""
     kind = column.type
     words = column.dictionary if pa.types.is_dictionary(kind) else column
     if not (pa.types.is_string(words.type) or pa.types.is_binary(words.type) or pa.types.is_large_string(words.type)):
@@ -155,7 +155,7 @@ def _expanded_bytes(path: Path, column: pa.Array, name: str, done: int, options:
     longest = pc.max(lengths).as_py() or 0
     if longest > options.row_bytes:
         row = done + 1 + pc.index(lengths, longest).as_py()
-        what = f"a cell has {longest:,} bytes, more than the {options.row_bytes:,} that are taken"
+        what = f"a cell has {longest:,} bytes, more than the {options.row_bytes:,} allowed"
         fix = "read with a higher cell_bytes= (and memory_bytes=)"
         raise BadData(path, what, row=row, column=name, fix=fix)
     return int(pc.sum(lengths).as_py() or 0)
@@ -170,7 +170,7 @@ def _cast_to_schema(path: Path, batch: pa.RecordBatch, schema: pa.Schema, done: 
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 what = f"does not fit {field.type}: {printable(str(error))}"
-                fix = "read it with the type that it has"
+                fix = "read it with its own type"
                 raise BadData(path, what, row=done + 1, column=field.name, fix=fix) from None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,4 +1,4 @@
-"""Data sets of record in the forms that they are kept in: CIFAR-10 as binary or packed batches, KDD Cup 1999."""
+"""Reads known data sets: CIFAR-10 as binary or compact batches, and the column names of KDD Cup 1999 and Adult."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NAMES = {"kddcup.": tuple(_KDD.split()), "corrected": tuple(_KDD.split()), "adu
 
 
 def known_column_names(path: Path) -> tuple[str, ...]:
-    """Columns of a file that is known by its name and has no header itself."""
+    """The columns of a well-known file without a header, by its name; empty for other files."""
     return next((names for begin, names in _NAMES.items() if path.name.startswith(begin)), ())
 
 
 def is_cifar10_batch(path: Path) -> bool:
-    """Whether this is a batch of CIFAR-10, as published or packed."""
+    """True for a batch of CIFAR-10, as published (.bin) or compact (.zip)."""
     if path.suffix == ".bin":
         return path.stat().st_size % _RECORD == 0 and path.stat().st_size > 0
     if path.suffix != ".zip":
@@ -51,14 +51,14 @@ def is_cifar10_batch(path: Path) -> bool:
 
 
 def batches(path: Path, options: Options) -> Batches:
-    """Pictures as rows of 32 x 32 x 3 bytes, with their labels, in the original order."""
+    """Images as rows of 32 x 32 x 3 bytes with labels, in the original order."""
     try:
         yield from _binary(path, options) if path.suffix == ".bin" else _packed(path, options)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, SyntaxError,
             UnidentifiedImageError, NotImplementedError, Image.DecompressionBombError) as error:  # fmt: skip
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        what = f"is no whole batch of CIFAR-10: {printable(str(error))}"
+        what = f"is not a complete batch of CIFAR-10: {printable(str(error))}"
         raise BadData(path, what, fix="get it again: fairlead data get cifar10") from error
 
 
@@ -68,7 +68,7 @@ def _batch(pixels: np.ndarray, labels: np.ndarray) -> pa.RecordBatch:
 
 
 def _binary(path: Path, options: Options) -> Iterator[pa.RecordBatch]:
-    """The published form holds plane after plane; here a pixel's three bytes lie together."""
+    """Read the published form, and reorder colour planes so that a pixel's three bytes lie together."""
     records = np.memmap(path, np.uint8, "r").reshape(-1, _RECORD)
     step = max(1, min(options.batch_rows, options.memory_bytes // 8 // _RECORD))
     for begin in range(0, len(records), step):
@@ -88,7 +88,7 @@ def _packed(path: Path, options: Options) -> Iterator[pa.RecordBatch]:
                 raise ValueError(f"{name} is too large")
             with Image.open(io.BytesIO(archive.read(name))) as strip:
                 if strip.width != 32 or strip.width * strip.height > _STRIP:
-                    raise ValueError(f"{name} is no strip of pictures")
+                    raise ValueError(f"{name} is not a strip of images")
                 pixels = np.asarray(strip.convert("RGB"), np.uint8).reshape(-1, _EACH)
             part = labels[done : done + len(pixels)]
             if len(part) != len(pixels):

@@ -1,4 +1,4 @@
-"""SQL: what a query gives, streamed; by SQLAlchemy from any database, by DuckDB from its own files and from tables."""
+"""Streams the rows of an SQL query: from any database by SQLAlchemy, from DuckDB files by DuckDB."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTITION = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A query over a range of its growing column, so that what is read and what the watermark says agree."""
+    """A query limited to a range of its growing column, so that the rows read match the watermark."""
 
     text: str
     quoted: str | None
@@ -41,10 +41,12 @@ class _Query:
 
 
 def source(url: str, options: Options) -> Source:
-    """A query as a source; with ``order`` it goes up to the highest value that there is now, and from ``after`` on."""
+    """A query as a source; ``order`` limits it to values above ``after`` and up to the current maximum."""
     name, run, quote = _connect(url, options)
     if (options.query is None) == (options.table is None):
-        raise InvalidSpec("say what to read", field="source", fix="give either query='SELECT ...' or table='name'")
+        raise InvalidSpec(
+            "does not tell what to read", field="source", fix="give either query='SELECT ...' or table='name'"
+        )
     text = options.query or f"SELECT * FROM {'.'.join(quote(part) for part in str(options.table).split('.'))}"
     text = text.strip().removesuffix(";")
     _check_resumable(options)
@@ -57,7 +59,7 @@ def source(url: str, options: Options) -> Source:
         after = (options.after or {}).get("high")
         high = top.column(0)[0].as_py()
         query = _Query(text, quoted, after, after if high is None else high)
-    # All rows count for the schema, not only new ones: of these there may be none, or none in which a column is set.
+    # The schema comes from all rows: among the new ones a column may be unset everywhere.
     schema = with_declared_types(name, _infer_schema(run, replace(query, after=None), name), options.schema)
     mark = {"query": text, "order": options.order, "high": query.upto}
     start = partial(_cast_batches, run, query, schema, name)
@@ -65,40 +67,40 @@ def source(url: str, options: Options) -> Source:
 
 
 def _check_resumable(options: Options) -> None:
-    """Refuse to read on where nothing tells new rows from old ones: all of them would come once more."""
+    """Refuse to resume a query that cannot tell new rows from old ones: it would read all of them again."""
     if options.after is None:
         return
     before = options.after.get("order") if "query" in options.after else options.order
     if options.order is None:
-        raise InvalidSpec("a query without an order does not say which rows are new", field="order",
-                          fix="load it anew with a column that only grows: order=COLUMN, -o order=COLUMN")  # fmt: skip
+        raise InvalidSpec("a query without an order cannot tell which rows are new", field="order",
+                          fix="load it again with a column that only grows: order=COLUMN, -o order=COLUMN")  # fmt: skip
     if before != options.order:
         how = "without an order" if before is None else f"in the order of {before}"
-        raise InvalidSpec(f"what is there was read {how}, so {options.order} does not say which rows are new",
-                          field="order", fix="read on in the same order, or load the data set anew")  # fmt: skip
+        raise InvalidSpec(f"the data set was read {how}, so {options.order} cannot tell which rows are new",
+                          field="order", fix="use the same order, or load the data set again")  # fmt: skip
 
 
 def _check_order_column(run: Run, text: str, order: str) -> None:
-    """Refuse a name that the query does not give: some databases take it for a text that all rows have in common."""
+    """Refuse a column that the query does not return: some databases would take the name for a string constant."""
     found = next(run(f"SELECT * FROM ({text}) AS source WHERE 1 = 0", {})).schema.names
     if order.casefold() not in {each.casefold() for each in found}:
-        raise InvalidSpec(f"there is no column {order}", field="order", value=order,
+        raise InvalidSpec(f"the query has no column {order}", field="order", value=order,
                           fix=f"name one of {', '.join(found[:20])}")  # fmt: skip
 
 
 def _check_no_null_order(run: Run, text: str, quoted: str, name: str, order: str) -> None:
-    """Rows without a value of the growing column are above no mark: they would be left out, then and later."""
+    """Refuse rows without a value in the growing column: no read would ever include them."""
     lost = next(run(f"SELECT count(*) AS lost FROM ({text}) AS source WHERE {quoted} IS NULL", {}))
     count = lost.column(0)[0].as_py()
     if count:
-        raise BadData(name, f"is empty in {count:,} row{'s' if count > 1 else ''}, which have no place in the order",
-                      column=order, fix=f"give them a value, or leave them out: WHERE {order} IS NOT NULL")  # fmt: skip
+        raise BadData(name, f"is empty in {count:,} row{'s' if count > 1 else ''}, which therefore have no order",
+                      column=order, fix=f"give them a value, or exclude them: WHERE {order} IS NOT NULL")  # fmt: skip
 
 
 def _infer_schema(run: Run, query: _Query, name: str) -> pa.Schema:
     for batch in run(*query.range()):
         return batch.schema
-    raise BadData(name, "the query gives no columns", fix="write one that selects rows")
+    raise BadData(name, "the query returns no columns", fix="use a query that selects rows")
 
 
 def _cast_batches(run: Run, query: _Query, schema: pa.Schema, name: str) -> Batches:
@@ -110,7 +112,7 @@ def _cast_batches(run: Run, query: _Query, schema: pa.Schema, name: str) -> Batc
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 what = f"does not fit {field.type}: {printable(str(error))}"
-                fix = f"cast it in the query, or say the type: schema={{{field.name!r}: 'string'}}"
+                fix = f"cast it in the query, or give the type: schema={{{field.name!r}: 'string'}}"
                 raise BadData(name, what, row=done + 1, column=field.name, fix=fix) from None
         if batch.num_rows:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -128,12 +130,12 @@ def _connect(url: str, options: Options) -> tuple[str, Run, Callable[[str], str]
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
         fix = "write it like postgresql+psycopg://user@host/name or sqlite:///file.db, and install the driver it names"
         raise InvalidSpec(
-            f"no database can be reached by it: {printable(str(error))}", field="source", fix=fix
+            f"no database can be reached by this URL: {printable(str(error))}", field="source", fix=fix
         ) from None
     shown_url = engine.url.render_as_string(hide_password=True)
     file = engine.url.database or ":memory:"
     in_file = engine.dialect.name == "sqlite" and file != ":memory:" and not file.startswith("file:")
-    if in_file and not Path(file).is_file():  # it would be made, empty
+    if in_file and not Path(file).is_file():  # SQLite would create an empty one
         raise BadData(shown_url, f"there is no file {file}", fix="check the path; /// is relative, //// is not")
     return (
         shown_url,
@@ -147,13 +149,13 @@ def _query_errors(name: str, kinds: tuple[type[Exception], ...]) -> Iterator[Non
     try:
         yield
     except kinds as error:
-        fix = "look at the query and at what it names; whoever is asked must be allowed to read it"
+        fix = "check the query, the names in it and the permissions of the database user"
         raise BadData(name, f"the query failed: {printable(str(error).splitlines()[0])}", fix=fix) from None
 
 
 def _check_distinct_names(name: str, columns: list[str]) -> None:
     if twice := [column for column, count in Counter(columns).items() if count > 1]:
-        fix = "give each a name of its own in the query: SELECT a.id AS a_id, b.id AS b_id"
+        fix = "name them apart in the query: SELECT a.id AS a_id, b.id AS b_id"
         raise BadData(name, "two columns have this name", column=twice[0], fix=fix)
 
 
@@ -165,7 +167,7 @@ def _run_duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> 
     settings: dict[str, Any] = {
         "memory_limit": f"{max(64, options.memory_bytes // (2 << 20))}MB",
         "threads": str(options.threads),
-        "autoinstall_known_extensions": "false",  # nothing is fetched from anywhere because a query names it
+        "autoinstall_known_extensions": "false",  # a query must not trigger downloads
     }
     named = {**options.parameters, **more}
     for name in named:
@@ -199,7 +201,7 @@ def _run_sqlalchemy(engine: Any, name: str, options: Options, text: str, more: d
 
 
 def _batch(name: str, names: list[str], rows: Any, types: dict[str, pa.DataType], done: int) -> pa.RecordBatch:
-    """Rows as columns; a column's type is that of the first rows in which it is set."""
+    """Rows as columns; the first rows with a value determine a column's type."""
     columns = []
     for column, values in zip(names, zip(*rows, strict=True), strict=True):
         plain = [float(value) if isinstance(value, Decimal) else value for value in values]

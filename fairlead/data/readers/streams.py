@@ -1,4 +1,4 @@
-"""Files as blocks of bytes, unpacked on the way: bounded memory, and an end to what unpacks for ever."""
+"""Reads files as blocks of bytes and decompresses them, with limits on memory and expansion."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _BROKEN: tuple[Any, ...] = (
 
 
 def compression_of(path: Path) -> str | None:
-    """How a file is compressed, by its first bytes: names lie more often."""
+    """The compression of a file, by its first bytes, which are more reliable than its name."""
     with path.open("rb") as file:
         begin = file.read(6)
     return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), None)
 
 
 def split_archive_path(path: Path) -> tuple[Path, str | None]:
-    """A path, or an archive and the member of it that ``bank.zip/bank-full.csv`` names."""
+    """A path, or an archive and its member for a path such as ``bank.zip/bank-full.csv``."""
     for parent in path.parents:
         if parent.is_file():
             return parent, path.relative_to(parent).as_posix()
@@ -38,7 +38,7 @@ def split_archive_path(path: Path) -> tuple[Path, str | None]:
 
 
 def blocks(path: Path, options: Options) -> Iterator[bytes]:
-    """The unpacked bytes of a file, in blocks of limited size; of a plain one only those in the window."""
+    """The decompressed bytes of a file in blocks; of a plain file only those in the window."""
     archive, member = split_archive_path(path)
     kind = compression_of(archive)
     if kind is None:
@@ -50,20 +50,20 @@ def blocks(path: Path, options: Options) -> Iterator[bytes]:
     while True:
         try:
             block = next(unpacked, b"")
-        except _BROKEN as error:  # of the library that unpacks; whoever takes the blocks is not in here
-            what = f"cannot be unpacked as {kind}: {str(error) or 'it ends too early'}"
+        except _BROKEN as error:  # from the decompressor only, not from the consumer of the blocks
+            what = f"cannot be decompressed as {kind}: {str(error) or 'it ends too early'}"
             raise BadData(path, what, fix="get the file again and compare its checksum") from error
         if not block:
             return
         seen += len(block)
         if seen > options.unpacked_free_bytes and seen > packed * options.expansion:
-            what = f"{packed:,} bytes unpack to more than {options.expansion:g} times as many: a decompression bomb?"
+            what = f"{packed:,} bytes expand to more than {options.expansion:g} times as many: a decompression bomb?"
             raise BadData(path, what, fix="if it is genuine, read it with a higher expansion=")
         yield block
 
 
 def _plain_blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
-    left = (path.stat().st_size if stop is None else stop) - start  # what is appended meanwhile is for the next read
+    left = (path.stat().st_size if stop is None else stop) - start  # lines appended meanwhile wait for the next read
     with path.open("rb") as file:
         file.seek(start)
         while block := file.read(max(0, min(MIB, left))):
@@ -72,7 +72,7 @@ def _plain_blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
 
 
 def _decompressed_blocks(path: Path, kind: str) -> Iterator[bytes]:
-    """These codecs compare checksums, notice an early end and refuse frames that want too much memory."""
+    """These codecs verify checksums, detect truncation and refuse frames that need too much memory."""
     if kind == "gzip":  # three times as fast as zlib
         with igzip.IGzipFile(path, "rb") as stream:  # type: ignore[no-untyped-call]
             while block := stream.read(MIB):
@@ -105,7 +105,7 @@ def _open_member(stack: ExitStack, path: Path, member: str | None) -> IO[bytes]:
 
 
 def read_whole(path: Path, options: Options) -> bytes:
-    """A small file, unpacked; one that is larger than a cell may be is refused."""
+    """All bytes of a small file, decompressed; refuses one beyond the limit of a cell."""
     found = bytearray()
     for block in blocks(path, options):
         found += block

@@ -1,4 +1,4 @@
-"""Text: a file line by line, or a folder with one folder of documents per label."""
+"""Reads text: a file line by line, or a folder with one subfolder of documents per label."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LABELLED = pa.schema([("text", pa.string()), ("label", pa.string())])
 
 
 def line_batches(path: Path, options: Options) -> Batches:
-    """One row a line, without its line break."""
+    """One row per line, without line breaks."""
     done = 0
     for chunk in chunks(path, options):
         lines = chunk.removesuffix(b"\n").split(b"\n")
@@ -35,7 +35,7 @@ def _as_text(path: Path, column: pa.Array, done: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([column.cast(pa.string())], schema=LINES)
     except pa.ArrowInvalid:
         row = next(place for place, line in enumerate(column.to_pylist()) if not _is_utf8(line))
-        fix = "say the encoding that it has: encoding='latin-1'"
+        fix = "give its encoding: encoding='latin-1'"
         raise BadData(path, "is not UTF-8", row=done + row + 1, column="text", fix=fix) from None
 
 
@@ -48,7 +48,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def folder_batches(files: Sequence[Path], options: Options) -> Batches:
-    """One row a document: its text, and the name of the folder it lies in."""
+    """One row per document: its text, and the name of its folder as label."""
     waiting, most = iter(files), options.memory_bytes // 8
     while some := list(islice(_read(waiting, options, most), options.batch_rows)):
         texts, labels = zip(*some, strict=True)
@@ -61,7 +61,7 @@ def _read(files: Iterator[Path], options: Options, most: int) -> Iterator[tuple[
         try:
             yield data.decode(options.encoding or "utf-8"), path.parent.name
         except (UnicodeDecodeError, LookupError):
-            fix = "say the encoding that it has: encoding='latin-1'"
+            fix = "give its encoding: encoding='latin-1'"
             raise BadData(path, f"is not {options.encoding or 'UTF-8'}", fix=fix) from None
         most -= len(data)
         if most <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,21 +15,12 @@ from fairlead.data.errors import BadData
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class DeferredColumn(Protocol):
-    """A column that is computed only where it is to lie, so that nothing is held twice."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-    def write(self, out: Array, start: int, stop: int) -> None:
-        """Fill ``out`` with rows start to stop."""
-
-
 class Frame:
-    """Columns by name, all with the same number of rows. Missing numbers are NaN; missing text is null."""
+    """Columns by name, all with the same number of rows. Missing numbers are NaN; missing text is null.
+
+    A column is an Arrow array, a NumPy array, or a deferred column with ``shape``, ``dtype`` and
+    ``write(out, start, stop)``, which is computed at its destination so that it is never held twice.
+    """
 
     def __init__(self, columns: dict[str, Any], places: Array) -> None:
         self.columns, self.row_numbers = columns, places  # places: each row's number in the source
