@@ -1,4 +1,4 @@
-"""Messages on a stream: MessagePack, each with its length in front."""
+"""Frames messages on a stream: MessagePack with a length prefix."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def pack(message: msgspec.Struct) -> bytes:
-    """The message with its length in front, ready for a stream."""
+    """Encode the message with its length prefix."""
     body = _encoder.encode(message)
     return HEADER.pack(len(body)) + body
 
 
 class Frames:
-    """Cuts a stream of bytes into messages that are still packed."""
+    """Splits a byte stream into encoded messages."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -31,13 +31,13 @@ class Frames:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """All messages complete so far; raises ``ValueError`` when one is too long."""
+        """All messages completed by this data; raises ``ValueError`` when one is too long."""
         self._buffer += data
         messages = []
         while len(self._buffer) >= HEADER.size:
             (length,) = HEADER.unpack_from(self._buffer)
             if length > self._limit_bytes:
-                raise ValueError(f"a message of {length} bytes is over the limit of {self._limit_bytes}")
+                raise ValueError(f"a message of {length} bytes exceeds the limit of {self._limit_bytes}")
             end = HEADER.size + length
             if len(self._buffer) < end:
                 break
@@ -47,21 +47,21 @@ class Frames:
 
 
 class Decoder:
-    """Takes packed messages of one kind apart; whatever is wrong with one of them is a ``ValueError``."""
+    """Decodes messages of one kind; every invalid message raises ``ValueError``."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
 
     def decode(self, packed: bytes) -> Any:
-        """The message; raises ``ValueError``: in msgspec only nesting is another error, also in unknown fields."""
+        """Decode one message; raises ``ValueError`` also for deep nesting, for which msgspec raises another error."""
         try:
             return self._decoder.decode(packed)
         except RecursionError:
-            raise ValueError("a message that is nested too deep") from None
+            raise ValueError("a message that is nested too deeply") from None
 
 
 class Unpacker:
-    """Turns a stream of bytes back into messages of one kind, however it was cut."""
+    """Decodes a byte stream into messages of one kind."""
 
     def __init__(self, kind: Any, limit_bytes: int = LIMIT_BYTES) -> None:
         self._frames = Frames(limit_bytes)
@@ -72,5 +72,5 @@ class Unpacker:
         return len(self._frames)
 
     def feed(self, data: bytes) -> list[Any]:
-        """All messages complete so far; raises ``ValueError`` when the other side talks nonsense."""
+        """All messages completed by this data; raises ``ValueError`` for an invalid one."""
         return [self._decoder.decode(message) for message in self._frames.feed(data)]

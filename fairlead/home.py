@@ -1,4 +1,4 @@
-"""Where a platform keeps its things on a machine: one folder, so that several platforms can live side by side."""
+"""The folder of a platform on a machine and the paths in it; several platforms can run side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.safe_removal import remove
 
 
 def default_home() -> Path:
-    """``FAIRLEAD_HOME``, or a folder that the workers' own users can reach: root's home usually is not."""
+    """``FAIRLEAD_HOME``, or a folder that workers' users can reach (root's home usually is closed)."""
     named = os.environ.get("FAIRLEAD_HOME")
     if named:
         return Path(named).expanduser().absolute()
@@ -23,13 +23,13 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Its folders. ``jobs`` can be passed through by every tenant, each job's folder only by its own."""
+    """The paths of a platform. All tenants may traverse ``jobs``, only a job's own tenant its folder."""
 
     root: Path
 
     @property
     def profile(self) -> Path:
-        """Address and admin token for clients on this machine (mode 0600)."""
+        """Address and admin token for local clients (mode 0600)."""
         return self.root / "profile.json"
 
     @property
@@ -38,7 +38,7 @@ class Home:
 
     @property
     def secret_key(self) -> Path:
-        """What the tenants' secrets are encrypted with, unless another key is given (mode 0600)."""
+        """The key of the tenants' secrets, unless one is given (mode 0600)."""
         return self.root / "secret.key"
 
     @property
@@ -56,28 +56,28 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """Sockets, pid files and node settings of what is running now."""
+        """Sockets, pid files and records of running processes."""
         return self.root / "run"
 
     @property
     def etc(self) -> Path:
-        """What sandboxes show as /etc, per tenant."""
+        """The /etc that sandboxes show, per tenant."""
         return self.root / "etc"
 
     @property
     def gangs(self) -> Path:
-        """Which processes keep the network of each gang alive."""
+        """Records of the members of each gang's network."""
         return self.run / "gangs"
 
     @property
     def memory(self) -> Path:
-        """Snapshots in memory: per job a folder per node, gone with the node."""
+        """Snapshots in memory: a folder per job and node, removed with the node."""
         tmpfs = Path("/dev/shm")
         tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
         return tmpfs / f"fairlead-{tag}" if tmpfs.is_dir() else self.root / "memory"
 
     def bundle(self, tenant: str, digest: str) -> Path:
-        """Bundles are kept per tenant, so that knowing a hash opens nobody else's code."""
+        """Path of a code bundle; per tenant, so that knowing a hash gives no access to another tenant's code."""
         return self.bundles / tenant / f"{digest.removeprefix('sha256:')}.tar.gz"
 
     def job(self, job: str) -> Path:
@@ -87,34 +87,34 @@ class Home:
         return self.memory / job / node
 
     def forget_node_memory(self, node: str) -> None:
-        """Drop what all jobs kept in this node's memory."""
+        """Remove all jobs' data in this node's memory."""
         for job in self.memory.glob("*/"):
             self.forget_job_memory(node, job.name)
 
     def forget_job_memory(self, node: str, job: str) -> None:
-        """Drop what a job kept in this node's memory, and its folder with the last of it."""
-        with contextlib.suppress(OSError):  # other nodes still keep something, or it is gone already
+        """Remove a job's data in this node's memory, and the job's folder if it was the last."""
+        with contextlib.suppress(OSError):  # other nodes have data of the job, or it is gone
             remove(self.job_memory(node, job))
             (self.memory / job).rmdir()
 
     def create(self) -> None:
-        """Make the folders, closed to other users except for passing through to a job's own folder."""
+        """Create the folders, closed to other users except for traversal to a job's folder."""
         for folder, mode in (
             (self.root, 0o711), (self.jobs, 0o711), (self.bundles, 0o700), (self.logs, 0o700), (self.run, 0o700),
         ):  # fmt: skip
             _folder(folder, mode)
 
     def create_memory(self) -> None:
-        """Make the folder for snapshots in memory."""
+        """Create the folder for snapshots in memory."""
         self.memory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self.memory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # anybody may have put it into /dev/shm
-            raise Unavailable(f"{self.memory} is not a folder of this user", fix="find out whose it is, and remove it")
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # any user can create it in /dev/shm
+            raise Unavailable(f"{self.memory} is not a folder of this user", fix="check its owner and remove it")
         self.memory.chmod(0o711)
 
 
 def _folder(path: Path, mode: int) -> None:
-    """Make the folder. One that is there already keeps its mode, but can be passed through where that is needed."""
+    """Create the folder. An existing one keeps its mode, but becomes traversable where needed."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Removes folders that strangers filled: through no link, at any depth, and a slice at a time."""
+"""Removes folders with untrusted content: follows no links, at any depth, in slices of time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_DEEPEST = 32  # open folders at a time; what lies deeper is brought up first
+_DEEPEST = 32  # open folders at a time; deeper ones are moved up first
 _AT_ONCE = 4096
 
 
 class Removal:
-    """One entry of a folder on its way out; :meth:`go_on` until it says that it is gone."""
+    """The removal of one folder; call :meth:`go_on` until it returns True."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._steps = _remove(path)
 
     def go_on(self, for_s: float) -> bool:
-        """Remove for so long; whether it is gone. Raises ``OSError`` when it cannot be removed."""
+        """Remove for this long; True when done. Raises ``OSError`` when it cannot be removed."""
         until_s = time.monotonic() + for_s
         for _ in self._steps:
             if time.monotonic() > until_s:
@@ -34,7 +34,7 @@ class Removal:
 
 
 def remove(path: Path) -> None:
-    """Remove it in one go, if it is there; raises ``OSError`` when it cannot be removed."""
+    """Remove the path if it exists; raises ``OSError`` when it cannot be removed."""
     for _ in _remove(path):
         pass
 
@@ -53,8 +53,8 @@ def _remove(path: Path) -> Iterator[None]:
 
 
 class _Top(NamedTuple):
-    """Where folders that lie too deep are brought, to be removed later: neither Python's stack nor the table of
-    open files is to end this."""
+    """Where folders that lie too deep are moved, to be removed later, so that neither recursion nor open descriptors
+    exceed their limits."""
 
     folder: int
     waiting: list[str]
@@ -65,7 +65,7 @@ class _Top(NamedTuple):
 
 
 def _entry(folder: int, name: str, top: _Top, depth: int) -> Iterator[None]:
-    """Remove what this name in the open folder stands for; a step for each file and folder."""
+    """Remove an entry of the open folder; yields after each file and folder."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=folder)
@@ -89,7 +89,7 @@ def _some_names(folder: int) -> list[str]:
 
 
 def _open(folder: int, name: str) -> int:
-    """The folder, made accessible first where its owner closed it to itself (for root nothing is closed)."""
+    """Open a folder, making it accessible first if its owner removed its own permissions (without root)."""
     try:
         return os.open(name, _FLAGS, dir_fd=folder)
     except PermissionError:

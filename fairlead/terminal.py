@@ -1,4 +1,4 @@
-"""Text of strangers as a terminal may have it: without what would steer it, forge a line or turn letters round."""
+"""Makes untrusted text safe for a terminal: no control characters, forged lines or reordered letters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _STEERING = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u2
 def plain(text: str) -> str:
     """The text as one line without control characters.
 
-    Only single characters go, whole sequences never: one that begins in one name and ends in another would take along
-    what stands between them.
+    Removes single characters only, never whole sequences: one that begins in one name and ends in another would remove
+    the text between them.
     """
     return _STEERING.sub("", _BREAKS.sub(" ", text))
 
 
 def marked(name: str) -> str:
-    """The name with a mark for each character that no terminal should be shown, so that it can be one of a file."""
+    """The name with ``_`` for each unsafe character, for use as a file name."""
     text = name.encode("utf-8", "replace").decode()
     return _STEERING.sub("_", _BREAKS.sub("_", text)).replace("\t", "_")
 
 
 def without_sequences(text: str) -> str:
-    """The text of one stranger without escape sequences: what remains reads well, but may still need :func:`plain`."""
+    """The text without escape sequences; the rest may still need :func:`plain`."""
     return _SEQUENCES.sub("", text)

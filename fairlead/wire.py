@@ -1,4 +1,4 @@
-"""What workers, node managers and the control plane say to each other."""
+"""The messages between workers, node managers and the control plane."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 import msgspec
 
 PROTOCOL = 8
-"""Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
+"""Version of node managers, fork servers and workers; increased when old and new ones can no longer share a gang.
 
-A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
-only ever gain fields, with defaults, and unknown fields are ignored; a node manager of another protocol is asked for
-nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
-anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
-1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
-pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
-before a plan that was asked for by name; 6: one Start instead of Reserve and Launch, a rendezvous named by the leader,
-ages of events, no paths of the leader's machine; ends tell of full disks and lost fork servers, a training that died
-tells each step where it did, and ranks that wait in vain for the next call resume their generation;
-7: a worker's status says that it finished, also when its process is gone; 8: a call says where ranks on several
-machines meet, and under which secret; where they meet on one machine is the agent's own business.
+A platform is upgraded under running gangs, so a leader may be newer than a node manager. Therefore messages only gain
+fields, with defaults, and unknown fields are ignored. A node manager of another protocol gets no requests but Status,
+Tell, Stop, Release, Acknowledge and Shutdown: it keeps its workers, gets no new ones, and is restarted when it is
+empty. So is one of the same protocol with another build, so that fixes arrive.
+1: before sandboxes; 2: with them; 3: ranks send their compute time with their gradients; 4: plans, stages of
+pipelines and the grid; 5: a node's grid reports its problems and drops data by label; a model is profiled before a
+plan that was requested by name; 6: one Start instead of Reserve and Launch, a rendezvous named by the leader,
+ages of events, no paths of the leader's machine; Exited names full disks and lost fork servers, a training that died
+reports each step near its last death, and ranks that get no Join resume their generation;
+7: a worker's status includes that it finished, also after its process ended; 8: Join names where ranks on several
+machines meet and their secret; on one machine the agent chooses the place.
 """
 
 # ---------------------------------------------------------------- to a worker
 
 
 class Network(msgspec.Struct, frozen=True):
-    """An address on rank 0's machine, and the secret under which the ranks of one generation meet there; in no log."""
+    """Rendezvous of one generation: an address on rank 0's machine and the ranks' secret, which no log shows."""
 
     address: str = ""
     port: int = 0
@@ -37,29 +37,29 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class Join(msgspec.Struct, tag="join", frozen=True):
-    """Become part of this generation. Sent alike to all members; each finds its rank by its worker id."""
+    """Join this generation. The same message for all members; each finds its rank by its worker id."""
 
     generation: int
     ranks: dict[str, int]  # worker id -> rank
     shares: list[float] = []  # part of the global batch per rank; empty: equal parts
     silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
-    plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
-    rendezvous: str = ""  # its name, drawn once per generation by the leader
-    careful_from: int | None = None  # it died soon after this step before: each step from here on is told, for a while
-    breaks: int = 0  # generations up to this one have lost a member: ranks that resumed one need not leave it first
+    plan: dict[str, Any] | None = None  # the parallel plan; None: replicas with summed gradients
+    rendezvous: str = ""  # name, drawn once per generation by the leader
+    careful_from: int | None = None  # it died soon after this step before: report each step for a while
+    breaks: int = 0  # generations up to this one lost a member: ranks that resumed one need not leave it
     network: Network = Network()  # where ranks on several machines meet
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
-    """End this generation together at the next step. Stay alive for the next one unless told to go."""
+    """End this generation together at the next step; stay alive for the next one unless listed in ``exits``."""
 
     generation: int
-    snapshot: bool = False  # the gang goes away whole: put the state where the next generation finds it
-    exits: list[str] = []  # workers that end when the others go on without them; at once with a snapshot
+    snapshot: bool = False  # the whole gang ends: store the state for the next generation
+    exits: list[str] = []  # workers that end once the others continue; at once with a snapshot
 
 
 class Quit(msgspec.Struct, tag="quit", frozen=True):
-    """End now; a worker between two generations is told so when it is not needed any more."""
+    """End now; sent to a worker between two generations that is no longer needed."""
 
 
 ToWorker = Join | Leave | Quit
@@ -68,10 +68,10 @@ ToWorker = Join | Leave | Quit
 
 
 class Glance(msgspec.Struct, frozen=True):
-    """What a few first passes of a model show, before anybody has looked at it: enough to say whether copies pay."""
+    """Timings of a model's first passes, before it is profiled: enough to decide whether replicas pay off."""
 
-    fixed_s: float  # of forward and backward on a core of their own, however small the batch
-    sample_s: float  # and per sample
+    fixed_s: float  # of forward and backward on one core, independent of the batch
+    sample_s: float  # per sample
     kept_bytes: float  # per sample, for the backward pass
 
 
@@ -83,20 +83,20 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     batch_size: int = 0
     parameters: int = 0
     resumable_step: int = 0  # newest snapshot it could start from
-    plan: str = "auto"  # how the Training wants to be spread: a family of plans, or as the planner thinks best
-    glance: Glance | None = None  # by the worker that is to look at the model
+    plan: str = "auto"  # requested by the Training: a family of plans, or auto
+    glance: Glance | None = None  # by the worker that profiles the model
 
 
 class Joined(msgspec.Struct, tag="joined", frozen=True):
-    """Takes part in this generation, from this step on."""
+    """The worker takes part in this generation from this step on."""
 
     generation: int
     step: int
-    resumed: bool = False  # left it before, and all its ranks agreed to go on because no call to the next one came
+    resumed: bool = False  # had left it, and all ranks agreed to continue because no Join came
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True):
-    """Sent by every rank as a sign of life; history only by rank 0."""
+    """Heartbeat of every rank; only rank 0 sends ``steps``."""
 
     generation: int
     step: int
@@ -105,15 +105,15 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
     samples_per_s: float = 0.0
     step_s: float = 0.0
     steps: list[dict[str, float]] = []  # [{"step", "time_s", "loss", "eval_accuracy"...}], each step once
-    compute_s: float = 0.0  # of this rank before a synchronisation, the median of some steps; 0: not measured yet
-    spread: float = 0.0  # of the ranks' compute times, as a part of their mean
-    share: float = 0.0  # of the batch, that this rank takes now; 0: not measured yet
-    straggler: bool = False  # far slower than its share was made for; it has been given less
-    slow_s: float = 0.0  # for how long it has done less than half of what its node was said to do; 0: it does not
+    compute_s: float = 0.0  # of this rank per step before synchronisation, median; 0: not measured yet
+    spread: float = 0.0  # of the ranks' compute times, as a fraction of their mean
+    share: float = 0.0  # this rank's current part of the batch; 0: not measured yet
+    straggler: bool = False  # far slower than planned; its share was reduced
+    slow_s: float = 0.0  # how long it has run at less than half of its node's rated speed
 
 
 class Left(msgspec.Struct, tag="left", frozen=True):
-    """Left the generation in order, with the state after this step in memory."""
+    """The worker left the generation in order, with the state after this step in memory."""
 
     generation: int
     step: int
@@ -121,7 +121,7 @@ class Left(msgspec.Struct, tag="left", frozen=True):
 
 
 class Broken(msgspec.Struct, tag="broken", frozen=True):
-    """A peer is gone: this worker is alive, holds the state after this step, and waits for a Join."""
+    """A peer is lost: this worker holds the state after this step and waits for a Join."""
 
     generation: int
     step: int
@@ -129,11 +129,11 @@ class Broken(msgspec.Struct, tag="broken", frozen=True):
 
 
 class Profiled(msgspec.Struct, tag="profiled", frozen=True):
-    """One worker has looked at the model, beside the training: a ``planning.ModelProfile`` as plain values."""
+    """The model's profile, measured beside the training: a ``planning.ModelProfile`` as plain values."""
 
     profile: dict[str, Any] = {}
-    seconds: float = 0.0  # of cpu time that it took
-    why_not: str = ""  # the model could not be looked at
+    seconds: float = 0.0  # of cpu time for profiling
+    why_not: str = ""  # why the model could not be profiled
 
 
 class Snapshot(msgspec.Struct, tag="snapshot", frozen=True):
@@ -141,30 +141,30 @@ class Snapshot(msgspec.Struct, tag="snapshot", frozen=True):
     step: int
     where: str  # memory or disk
     size_bytes: int
-    seconds: float  # until it was there
-    waited_s: float = 0.0  # of them, those that the training step waited for
+    seconds: float  # until it was stored
+    waited_s: float = 0.0  # part of them for which the training waited
 
 
 class Finished(msgspec.Struct, tag="finished", frozen=True):
-    """Training is done and the artefacts are written (rank 0 says what they are)."""
+    """Training is done and the artefacts are written (listed by rank 0)."""
 
     generation: int
     step: int
     metrics: dict[str, float] = {}
     artifacts: list[str] = []
-    value: dict[str, Any] = {}  # of a stage: a reference to its result, for the next ones; opened by nobody in between
-    lineage: dict[str, Any] = {}  # what it came from: data, seed, course, environment, the weights' hash
-    made: dict[str, Any] = {}  # data sets that it loaded: manifest and fitted recipe of each
+    value: dict[str, Any] = {}  # of a stage: a reference to its result; opaque to the platform
+    lineage: dict[str, Any] = {}  # data, seed, course, environment, hash of the weights
+    made: dict[str, Any] = {}  # loaded data sets: manifest and fitted recipe of each
 
 
 class Raised(msgspec.Struct, tag="raised", frozen=True):
-    """User code failed; the worker ends after saying so."""
+    """User code failed; the worker's last message."""
 
     error: str  # one line
     trace: str = ""
-    permanent: bool = False  # trying again cannot help: the Training itself is refused
-    missing: list[str] = []  # stages whose results were gone when this one wanted them
-    no_room: bool = False  # the disk was full, and no code of the user's had begun
+    permanent: bool = False  # a retry cannot help
+    missing: list[str] = []  # stages whose results were lost when this one needed them
+    no_room: bool = False  # the disk was full before any user code ran
 
 
 FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised
@@ -173,7 +173,7 @@ FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | F
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """All an agent needs to start one worker of a job: alike for all members, without paths of the leader's home."""
+    """What an agent needs to start a worker: the same for all members of a gang, without paths of the leader's machine."""
 
     job: str
     tenant: str
@@ -183,29 +183,29 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     params: dict[str, Any]
     env: dict[str, str]
     venv: str | None
-    bundle: str | None  # digest of the packed code
-    cpu: float  # granted cores (threads and quota follow)
+    bundle: str | None  # digest of the code bundle
+    cpu: float  # granted cores; sets threads and quota
     memory_bytes: int | None = None
     silence_s: float | None = None
     seed: int = 0
-    log_bytes: int = 64 << 20  # the newest of each worker's log that are kept
-    network: str = "closed"  # closed: reaches its own gang and nothing else; open: what the machine reaches
-    folders: list[str] = []  # granted to the tenant, to read
-    files: int = 65_536  # open at once, in each process
-    processes: int = 4096  # and threads
-    disk_bytes: int = 10 << 30  # of the whole job, and so of each of its files
-    data: dict[str, Any] = {}  # manifests of the data sets that it may read, by name
-    course: list[Any] = []  # of a rerun: who took which part of the batch from which step on
+    log_bytes: int = 64 << 20  # kept of each worker's log, newest first
+    network: str = "closed"  # closed: its own gang only; open: the machine's network
+    folders: list[str] = []  # granted to the tenant, read-only
+    files: int = 65_536  # open files per process
+    processes: int = 4096  # including threads
+    disk_bytes: int = 10 << 30  # of the whole job
+    data: dict[str, Any] = {}  # manifests of its data sets, by name
+    course: list[Any] = []  # of a rerun: the shares of the batch from which step on
     stage: dict[str, Any] = {}  # of a pipeline: its names, and whether it trains; empty: a job of its own
-    pool: str = ""  # whose memory folder it shares; empty: its own job's
-    looks: str = ""  # the worker that looks at the model when training has begun; empty: nobody, it is known already
-    plan: str = ""  # asked for by the job itself; empty: its Training has the say
-    grid_bytes: int = 0  # that its tenant may have in the memory of a node's grid; 0: it has none
-    grid_encrypted: bool = False  # there, too
+    pool: str = ""  # job whose memory folder it shares; empty: its own
+    looks: str = ""  # the worker that profiles the model during training; empty: none, the profile is known
+    plan: str = ""  # requested by the job; empty: the Training decides
+    grid_bytes: int = 0  # quota of its tenant in a node's grid; 0: no grid
+    grid_encrypted: bool = False  # encrypt blocks in memory
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """Variables whose values appear in no log: not even in the representation of a message."""
+    """Variables whose values must not appear in logs; repr() shows names only."""
 
     values: dict[str, str] = {}
 
@@ -214,7 +214,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 class GridKeys(msgspec.Struct, frozen=True):
-    """What the grid encrypts this tenant's blocks with, and how grid processes know each other; in no log either."""
+    """The key of this tenant's blocks, and that by which grid processes authenticate each other; repr() shows neither."""
 
     tenant: bytes = b""
     peers: bytes = b""
@@ -224,7 +224,7 @@ class GridKeys(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
-    """Hold the devices of these workers and start them. Workers that are there already are left alone."""
+    """Reserve the devices of these workers and start them; existing workers are left alone."""
 
     job: str
     generation: int
@@ -245,7 +245,7 @@ class Tell(msgspec.Struct, tag="tell", frozen=True):
 
 
 class Stop(msgspec.Struct, tag="stop", frozen=True):
-    """End these workers: ask (SIGTERM), and kill what is left after the grace."""
+    """End these workers: SIGTERM, and SIGKILL after the grace period."""
 
     job: str
     workers: list[str]
@@ -253,7 +253,7 @@ class Stop(msgspec.Struct, tag="stop", frozen=True):
 
 
 class Release(msgspec.Struct, tag="release", frozen=True):
-    """Forget these workers once they are gone, and give their devices back; kills what still lives."""
+    """Kill these workers if they live, forget them and free their devices."""
 
     job: str
     workers: list[str]
@@ -261,13 +261,13 @@ class Release(msgspec.Struct, tag="release", frozen=True):
 
 
 class Acknowledge(msgspec.Struct, tag="acknowledge", frozen=True):
-    """Events up to here are stored; the node manager may forget them."""
+    """Events up to this one are stored; the node manager may drop them."""
 
     sequence: int
 
 
 class Status(msgspec.Struct, tag="status", frozen=True):
-    """Ask what is there."""
+    """Ask for the NodeStatus."""
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
@@ -275,7 +275,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
 
 
 class Discard(msgspec.Struct, tag="discard", frozen=True):
-    """Drop a tenant's blocks of these labels, which nobody will ask for any more, from the grid of this node."""
+    """Drop a tenant's blocks of these labels from this node's grid."""
 
     tenant: str
     labels: list[str]
@@ -285,7 +285,7 @@ ToNode = Start | Tell | Stop | Release | Acknowledge | Status | Shutdown | Disca
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A command to a node manager. One with an older epoch than the newest seen is refused."""
+    """A command to a node manager; refused if its epoch is older than the newest seen."""
 
     id: int
     epoch: int
@@ -301,14 +301,14 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     device: int
     generation: int  # the newest it has been part of; 0 before the first
     phase: str  # starting, ready, joined, left, broken, finished, gone
-    finished_ago_s: float | None = None  # since it said that it finished, which may be stored nowhere; None: it has not
+    finished_ago_s: float | None = None  # since its Finished, which may not be stored yet; None: not finished
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """Who this node manager is and what it holds, in answer to Status."""
+    """A node manager's identity and workers, in answer to Status."""
 
     node: str
-    incarnation: str  # a node manager that was started anew has another one
+    incarnation: str  # changes with every start of the node manager
     epoch: int
     capacity: dict[str, float]
     device_type: str
@@ -316,28 +316,28 @@ class NodeStatus(msgspec.Struct, frozen=True):
     warm: bool = False  # the fork server is ready
     isolation: str = "none"
     sequence: int = 0  # the newest event that the phases above already reflect
-    protocol: int = 1  # those that do not say are of the first
-    build: str = ""  # which code it runs; those that do not say are old
+    protocol: int = 1
+    build: str = ""  # digest of its code; empty from old versions
 
 
 class Reply(msgspec.Struct, tag="reply", frozen=True):
-    """Answer to a request: a value, or the reason why not."""
+    """Answer to a request: a value or an error."""
 
     id: int
     error: str | None = None
     code: str | None = None  # stale-epoch, no-room, failed
     status: NodeStatus | None = None
-    sent_s: float = 0.0  # by the node's monotonic clock, in answer to Status; 0: an older node does not say
+    sent_s: float = 0.0  # by the node's monotonic clock, in answer to Status; 0 from older nodes
 
 
 class Exited(msgspec.Struct, tag="exited", frozen=True):
-    """The process of a worker is gone."""
+    """A worker's process has ended."""
 
     code: int | None  # exit code, or None if a signal ended it
     signal: int | None = None
     cause: str | None = None  # as recovery.Cause names it: out-of-memory, disk-full, silent, stopped, no-room, ...
     detail: str = ""  # of the cause, for the tenant
-    cpu_s: float = 0.0  # that all its processes used in their lives; 0: not known
+    cpu_s: float = 0.0  # of all its processes; 0: not known
 
 
 class WorkerUsage(msgspec.Struct, frozen=True):
@@ -359,28 +359,28 @@ class GridUsage(msgspec.Struct, frozen=True):
 
 
 class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
-    """Health and use of the node; not stored one by one and not acknowledged (sequence 0)."""
+    """Health and usage of the node; not stored singly and not acknowledged (sequence 0)."""
 
     cpu_fraction: float
     memory_bytes: int
     workers: list[WorkerUsage] = []
     warm: bool = False
-    temperature_c: float | None = None  # None: the machine does not tell
+    temperature_c: float | None = None  # None: no sensor
     power_w: float | None = None
     resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank@3f2a9c01
     grid: dict[str, GridUsage] = {}  # by tenant
-    grid_trouble: str = ""  # what is wrong with the grid of this node, or was a short time ago
+    grid_trouble: str = ""  # current or recent problem of this node's grid
 
 
 class Event(msgspec.Struct, tag="event", frozen=True):
-    """Something happened on a node. Kept by the node manager until it is acknowledged."""
+    """An event on a node; the node manager keeps it until it is acknowledged."""
 
     sequence: int
     time_s: float  # by the node's wall clock
     body: Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised | Exited | Telemetry
     job: str = ""
     worker: str = ""
-    at_s: float = 0.0  # by the node's monotonic clock; 0: an older node does not say
+    at_s: float = 0.0  # by the node's monotonic clock; 0 from older nodes
 
 
 FromNode = Reply | Event

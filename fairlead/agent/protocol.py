@@ -1,4 +1,4 @@
-"""The seam below the control plane: what every engine that runs gangs must be able to do."""
+"""The interface of an engine that runs gangs, and the events it reports to the control plane."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fairlead.cluster import Gang, Node
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do by itself, so that the control plane does the rest."""
+    """What a backend can do."""
 
     name: str
     isolation: str  # none, user, sandbox
-    detection_s: float  # how long a dead node goes unseen at the most
-    one_machine: bool = False  # all nodes are on the control plane's own machine, and see its files
-    isolation_chosen: bool = False  # the operator asked for less than a sandbox, knowing what it means
+    detection_s: float  # longest time until a dead node is noticed
+    one_machine: bool = False  # all nodes are on the control plane's machine and see its files
+    isolation_chosen: bool = False  # the operator explicitly chose less than a sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +39,26 @@ class Inventory:
 
 class NodeAction(StrEnum):
     START = "start"  # bring a lost node back
-    FENCE = "fence"  # make sure nothing of a lost node lives on
+    FENCE = "fence"  # end all processes of a lost node
     STOP = "stop"
-    SLEEP = "sleep"  # save power, if nothing runs there; it is woken on demand
+    SLEEP = "sleep"  # save power if no worker runs there; woken on demand
     WAKE = "wake"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node is reachable; these workers are already on it (adoption after a restart)."""
+    """A node is reachable; lists workers that already run there (adoption after a restart)."""
 
     node: str
     incarnation: str
     workers: Sequence[wire.WorkerStatus]
     sequence: int = 0  # events up to this one are already reflected in the workers' phases
-    woken_in_s: float | None = None  # of one that slept: how long it took to wake it
+    woken_in_s: float | None = None  # duration of waking it; None if it did not sleep
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node and all that ran on it is gone; it has been fenced before this was said."""
+    """A node and all its workers are gone; it was fenced before this event."""
 
     node: str
     incarnation: str
@@ -67,7 +67,7 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeSlept:
-    """A node sleeps, as it was told to: nothing ran there, and nothing can before it is woken."""
+    """A node sleeps as requested: no worker ran there, and none can before it is woken."""
 
     node: str
     incarnation: str
@@ -75,7 +75,7 @@ class NodeSlept:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """Something a worker said or suffered, exactly once if acknowledged after it was stored."""
+    """A message or the end of a worker; delivered exactly once if acknowledged after it was stored."""
 
     node: str
     incarnation: str
@@ -99,8 +99,8 @@ BackendEvent = NodeChange | WorkerEvent | NodeTelemetry
 @dataclass(frozen=True, slots=True)
 class LogChunk:
     worker: str
-    text: str  # bytes that are no text as surrogates (``surrogateescape``)
-    offset: int  # where the next read of this worker's log goes on
+    text: str  # bytes that are not UTF-8 as surrogates (``surrogateescape``)
+    offset: int  # where the next read of this worker's log continues
 
 
 LogCursor = Mapping[str, int]  # worker -> offset
@@ -108,73 +108,75 @@ LogCursor = Mapping[str, int]  # worker -> offset
 
 @dataclass(frozen=True, slots=True)
 class LaunchOrder:
-    """How the members of a gang are started: alike but for what the environment says per worker."""
+    """How to start the members of a gang: alike except for each worker's environment."""
 
     worker: wire.WorkerSpec
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables that no log may show
+    secrets: Mapping[str, str] = field(
+        default_factory=dict, repr=False
+    )  # variables whose values must not appear in logs
 
 
 class Backend(Protocol):
-    """Where gangs run. The control plane decides; a backend only carries out.
+    """Runs gangs. The control plane decides; a backend carries out.
 
-    Every command carries the epoch of the leader that gave it; one of an older leader raises ``LostLeadership``.
-    Commands are idempotent: after a crash the control plane gives them again, and also after a ``FairleadError``, which
-    says that a node may not have heard it. To a node that is lost a command does nothing. A command goes to all nodes
-    concerned at once, to each with a deadline of its own, and to no others.
+    Every command carries the leader's epoch; a command of an older leader raises ``LostLeadership``.
+    Commands are idempotent: the control plane repeats them after a crash and after a ``FairleadError``, which means
+    that a node may have missed one. A command to a lost node does nothing. A command goes to all nodes concerned at
+    once, each with a deadline of its own.
     """
 
     capabilities: Capabilities
 
     async def open(self, epoch: int) -> None:
-        """Start or find the nodes and take command with this epoch. Events begin with a NodeJoined per node."""
+        """Start or adopt the nodes with this epoch. Events begin with a NodeJoined per node."""
 
     async def close(self) -> None:
-        """Let go of the nodes; what runs goes on running."""
+        """Disconnect from the nodes; workers keep running."""
 
     async def inventory(self) -> Inventory:
-        """The nodes that exist, lost ones included, with their whole capacity."""
+        """All nodes, lost ones included, with their full capacity."""
 
     async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
-        """Hold the device of every member and start it, unless it is alive already. They say Ready when they are.
+        """Reserve the device of every member and start it, unless it runs already. Each sends Ready when it is loaded.
 
-        A node that has no room is asked again until the time is over; then it is named, and the caller releases the
-        members that other nodes have started.
+        A node without room is asked again until the time is over; then NotStarted names it, and the caller releases the
+        members that other nodes started.
         """
 
     async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
-        """Pass a message to each of these workers (id -> node) that is alive."""
+        """Send a message to those of these workers (id -> node) that are alive."""
 
     async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
-        """End these workers (id -> node), by force when the grace is over. Each end arrives as an Exited event."""
+        """End these workers (id -> node), killing them after the grace period. Each end arrives as an Exited event."""
 
     async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
-        """Give the devices of these workers (id -> node) back; kills what still lives."""
+        """Free the devices of these workers (id -> node); kills workers that still live."""
 
     async def forget(self, job: str, node: str) -> None:
-        """Drop what a job that has ended left in the memory of a node where it has no workers."""
+        """Drop an ended job's data from the memory of a node where it has no workers."""
 
     async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None:
-        """Drop the blocks of these labels from the memory of a node, unless somebody has them open."""
+        """Drop the blocks of these labels from a node's memory, except open ones."""
 
     def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
-        """Events of this node up to this one are stored. Waits for no answer: the next one makes up for a lost one."""
+        """Report that events of this node up to this one are stored. Not answered: the next one covers a lost one."""
 
     async def node(self, name: str, action: NodeAction) -> None:
-        """Start, fence or stop one node; let it sleep, if it is empty, or wake it: NodeSlept or NodeJoined follow."""
+        """Start, fence, stop or wake a node, or let an empty one sleep; NodeJoined, NodeLost or NodeSlept follows."""
 
     def events(self) -> AsyncIterator[BackendEvent]:
-        """All that happens, in order per node; what was not acknowledged before a restart comes again."""
+        """All events, in order per node; unacknowledged ones are repeated after a restart."""
 
     async def logs(
         self, job: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
     ) -> list[LogChunk]:
-        """What the workers of a job, or one of them, wrote since the cursor."""
+        """Log output of a job's workers, or one, since the cursor."""
 
     async def last_lines(
         self, job: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
     ) -> tuple[LogCursor, LogCursor]:
-        """Where the last lines begin, none before the cursor, and where they end; whole: only those that have ended."""
+        """Cursors to the begin (not before ``after``) and end of the last lines; ``whole``: complete lines only."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What ``fairlead nodes`` shows of each node beyond its capacity: state, isolation, warm, load."""
+        """What ``fairlead nodes`` shows per node besides its capacity: state, isolation, warm, load."""

@@ -1,4 +1,4 @@
-"""The in-memory data grid: immutable blocks in shared memory, per node and tenant, mapped without a copy."""
+"""The in-memory data grid: immutable blocks in shared memory per node and tenant, mapped without a copy."""
 
 from fairlead.grid.block import Block
 from fairlead.grid.client import Grid

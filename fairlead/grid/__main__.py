@@ -1,4 +1,4 @@
-"""``python -m fairlead.grid --folder F``: a grid by itself, until the line on its standard input is closed."""
+"""``python -m fairlead.grid --folder F``: runs a grid without a platform until standard input is closed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fairlead.units import parse_size
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fairlead.grid", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="for its socket and what it spills")
+    parser.add_argument("--folder", type=Path, required=True, help="where the socket and spilled blocks go")
     parser.add_argument("--tenant", default="tenant")
     parser.add_argument("--quota", default="2GB")
-    parser.add_argument("--encrypted", action="store_true", help="in memory, too: without zero-copy")
+    parser.add_argument("--encrypted", action="store_true", help="encrypt blocks in memory too; reads are then copies")
     given = parser.parse_args()
     running = StandaloneGrid(given.folder)
     try:

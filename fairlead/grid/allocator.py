@@ -1,4 +1,4 @@
-"""Where blocks lie in an arena: best fit, neighbours that are free become one again. Pure: numbers in, numbers out."""
+"""Best-fit allocator for the byte ranges of an arena; adjacent free ranges are merged. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fairlead.grid.values import aligned
 
 
 class FreeRanges:
-    """The free ranges of ``[0, end)``. Of those that fit the smallest is taken, and of equal ones the lowest."""
+    """The free ranges of ``[0, end)``. Allocates from the smallest range that fits; of equal ones, the lowest."""
 
     def __init__(self, end: int = 0, taken: Iterable[tuple[int, int]] = ()) -> None:
-        """All of it is free but for what is taken: (offset, bytes), in any order, which do not overlap."""
+        """All is free except ``taken``: (offset, bytes) pairs in any order. Raises ValueError when two overlap."""
         self.end = 0
         self._size_at: dict[int, int] = {}
-        self._at_end: dict[int, int] = {}  # where a free range ends -> where it begins
+        self._at_end: dict[int, int] = {}  # end of a free range -> its begin
         self._by_size: list[tuple[int, int]] = []
         place = 0
         for offset, nbytes in sorted(taken):
@@ -28,12 +28,12 @@ class FreeRanges:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes in all free ranges together."""
+        """Bytes in all free ranges."""
         return sum(self._size_at.values())
 
     @property
     def largest_bytes(self) -> int:
-        """What could be taken in one piece."""
+        """Bytes of the largest free range."""
         return self._by_size[-1][0] if self._by_size else 0
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -41,7 +41,7 @@ class FreeRanges:
         return sorted(self._size_at.items())
 
     def allocate(self, nbytes: int) -> int | None:
-        """The offset of a range that is now taken; None when no free one is large enough."""
+        """Allocate a range and return its offset; None when no free range is large enough."""
         wanted = max(aligned(nbytes), aligned(1))
         place = bisect_left(self._by_size, (wanted, 0))
         if place == len(self._by_size):
@@ -52,7 +52,7 @@ class FreeRanges:
         return offset
 
     def release(self, offset: int, nbytes: int) -> None:
-        """The range is free again, and one with the free ranges beside it."""
+        """Free a range and merge it with adjacent free ranges."""
         size = max(aligned(nbytes), aligned(1))
         before = self._at_end.get(offset)
         if before is not None:
@@ -63,18 +63,18 @@ class FreeRanges:
         self._add(offset, size)
 
     def grow(self, end: int) -> None:
-        """There is more room: up to here."""
+        """Extend the arena to this end."""
         if end > self.end:
             begin, self.end = self.end, end
             self.release(begin, end - begin)
 
     @property
     def used_end(self) -> int:
-        """Where the last range that is taken ends."""
+        """End of the last allocated range."""
         return self._at_end.get(self.end, self.end)
 
     def shrink(self, end: int) -> None:
-        """There is less room: all beyond this was free."""
+        """Cut the arena to this end; raises ValueError when something is allocated beyond it."""
         if end < self.used_end:
             raise ValueError(f"the arena is in use up to {self.used_end}")
         if end < self.end:

@@ -1,4 +1,4 @@
-"""One tenant's arena in the grid process: makes room, keeps promises to readers, spills and brings back."""
+"""One tenant's arena in the grid process: allocates blocks, pins them for readers, evicts, spills and restores them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from fairlead.grid.values import SEGMENT, Usage, aligned
 from fairlead.units import shown_size
 
 KEEP_WARM_S = 300.0
-"""How long memory that nobody uses any more is kept for whoever puts next: to have it again costs a put its speed."""
-_MOST_SESSIONS = 4096  # with and without a line, of one tenant
+"""Unused memory at the arena's end stays allocated for this long: a put into fresh memory is ten times slower."""
+_MOST_SESSIONS = 4096  # of one tenant, connected or not
 log = logging.getLogger("fairlead.grid")
 _changes = msgspec.msgpack.Decoder(Change)
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class ArenaStore:
-    """All methods are for whoever holds :attr:`lock`."""
+    """Callers must hold :attr:`lock` for every method."""
 
     def __init__(self, admit: Admit, arena: int, reading: int, journal: int, spill: Path) -> None:
         self.lock = threading.RLock()
@@ -48,12 +48,12 @@ class ArenaStore:
         self._unhashed = deque(one.id for one in self.catalogue.entries.values() if not one.digest)
         self.warm = self._touched_bytes()
         self._free_ranges = self.catalogue.free_ranges(self.warm)
-        self._peak, self._next_look_s = 0, 0.0  # how far it was used since the last look; the next one
-        self._returning = ""  # the block on disk for which room is made: it stays there until it is here
-        self.connected: set[str] = set()  # sessions that have a line
+        self._peak, self._next_look_s = 0, 0.0  # highest used offset since the last trim; when the next is due
+        self._returning = ""  # the spilled block being restored: kept on disk meanwhile
+        self.connected: set[str] = set()  # ids of sessions with an open connection
 
     def _touched_bytes(self) -> int:
-        """How far the arena was touched by a process before this one."""
+        """How many bytes of the arena an earlier grid process has already touched."""
         used = max((one.offset + aligned(one.nbytes) for one in self.catalogue.entries.values()), default=0)
         page = os.sysconf("SC_PAGE_SIZE")
         touched = min(os.fstat(self.arena).st_blocks * 512, self.quota, self.size) // page * page
@@ -65,29 +65,29 @@ class ArenaStore:
                 self._journal.rewrite(map(_encode, self.catalogue.as_changes()))
             self._journal.append(_encode(change))
         except JournalFull as error:
-            raise Refusal(f"{error}: it has too many blocks", fix="put fewer and larger blocks, or drop some") from None
+            raise Refusal(f"{error}: too many blocks", fix="put fewer and larger blocks, or drop some") from None
 
     # ------------------------------------------------------------ put
 
     def reserve(self, session: str, block: str, nbytes: int) -> Placed:
-        """Room to write into; the same again when it was given already."""
+        """Allocate a range to write into; repeating the request returns the same range."""
         check_room(block, nbytes)
         found = self.catalogue.entries.get(block)
         if found is not None:
             if found.state != RESERVED or found.session != session or found.nbytes != nbytes:
-                raise Refusal(f"block {block} is there already", "conflict")
+                raise Refusal(f"block {block} exists already", "conflict")
             return self._placed(found)
         entry = Entry(block, nbytes, RESERVED, self._allocate(nbytes), session=session)
         return self._placed(self._add_entry(entry))
 
     def commit(self, session: str, said: Commit) -> Placed:
-        """It is a block from now on."""
+        """Turn a reserved range into a block."""
         check_facts(said.kind, said.label, said.cost_s)
         found = self.catalogue.entries.get(said.id)
         if found is None or (found.state == RESERVED and found.session != session):
             raise Refusal(f"block {said.id} was not reserved", "not-found")
         if not 0 <= said.header <= found.nbytes:
-            raise Refusal("a header longer than its block", "invalid-spec")
+            raise Refusal(f"header of {said.header} bytes is longer than its block of {found.nbytes}", "invalid-spec")
         if found.state == RESERVED:
             found = msgspec.structs.replace(found, state=RESIDENT, header=said.header, kind=said.kind, label=said.label,
                                             cost_s=said.cost_s, session="")  # fmt: skip
@@ -96,10 +96,10 @@ class ArenaStore:
         return self._placed(found)
 
     def put(self, session: str, said: PutSmall) -> Placed:
-        """Both at once, with the bytes."""
+        """Reserve, write and commit a small block in one request."""
         check_room(said.id, len(said.data))
         check_facts(said.kind, said.label, said.cost_s)
-        if said.id in self.catalogue.entries:  # said again, after an answer was lost
+        if said.id in self.catalogue.entries:  # a retry after a lost answer
             return self._placed(self.catalogue.entries[said.id])
         placed = self.reserve(session, said.id, len(said.data))
         self._map.view(placed.offset, placed.nbytes)[:] = said.data
@@ -119,10 +119,10 @@ class ArenaStore:
     # ------------------------------------------------------------ room
 
     def _allocate(self, nbytes: int) -> int:
-        """Where so many bytes are free now; others of this tenant, and of no other, may have to go for it."""
+        """Return the offset of a new range; evicts blocks of this tenant, and of no other, until it fits."""
         if nbytes > min(self.quota, self.size):
-            raise Refusal(f"{shown_size(nbytes)} are more than the {shown_size(self.quota)} that tenant {self.tenant} "
-                          "may have in the grid of a node", "too-large",
+            raise Refusal(f"{shown_size(nbytes)} exceed tenant {self.tenant}'s quota of {shown_size(self.quota)} "
+                          "in the grid of a node", "too-large",
                           "put smaller blocks, or raise the quota")  # fmt: skip
         while True:
             if self.catalogue.used + aligned(nbytes) <= self.quota:
@@ -141,7 +141,7 @@ class ArenaStore:
             self._evict(victim)
 
     def grow(self, nbytes: int) -> bool:
-        """Take more memory from the machine, within the quota; touched here, so that nobody else waits for it."""
+        """Allocate more memory within the quota, in this process, so that no worker waits for page faults."""
         wanted = max(SEGMENT, aligned(nbytes, SEGMENT))
         end = min(self.warm + wanted, aligned(min(self.quota, self.size), os.sysconf("SC_PAGE_SIZE")), self.size)
         if end <= self.warm:
@@ -149,18 +149,18 @@ class ArenaStore:
         try:
             os.posix_fallocate(self.arena, self.warm, end - self.warm)
         except OSError as error:
-            log.warning("the arena of %s cannot grow: %s", self.tenant, error)
+            log.warning("arena of tenant %s cannot grow: %s", self.tenant, error)
             return False
         self.warm = end
         self._free_ranges.grow(end)
         return True
 
     def set_quota(self, quota: int, spill_bytes: int) -> None:
-        """So much from now on; what is there already goes when room is needed."""
+        """Set the quotas; blocks above a lower quota are evicted when room is needed."""
         self.quota, self._spill_bytes = quota, spill_bytes
 
     def trim(self, now_s: float) -> None:
-        """Give back to the machine what workers touched beyond the arena's end, and an end that has long been free."""
+        """Free memory that workers touched beyond the arena's end, and an end unused for KEEP_WARM_S."""
         self._peak = max(self._peak, self._free_ranges.used_end)
         if now_s >= self._next_look_s:
             end = max(aligned(self._peak, SEGMENT), SEGMENT)
@@ -172,7 +172,7 @@ class ArenaStore:
             mapping.punch_hole(self.arena, self.warm, self.size)
 
     def _evict(self, entry: Entry) -> None:
-        """To disk, where that is allowed and there is room, or what is worth less has it; it is lost otherwise."""
+        """Spill the block to disk, where less valuable blocks make room; drop it when that fails."""
         self.catalogue.record_eviction(entry)
         gone: Change = Removed(entry.id)
         if self._disk is not None and self._make_disk_room(entry):
@@ -180,12 +180,14 @@ class ArenaStore:
                 self._disk.write(entry.id, self._map.view(entry.offset, entry.nbytes))
                 gone = msgspec.structs.replace(entry, state=SPILLED, offset=-1)
             except OSError as error:
-                log.warning("block %s of %s could not be spilled and is dropped: %s", entry.id, self.tenant, error)
+                log.warning(
+                    "block %s of tenant %s could not be spilled and is dropped: %s", entry.id, self.tenant, error
+                )
         self.catalogue.apply(gone)
         self._free_ranges.release(entry.offset, entry.nbytes)
 
     def _make_disk_room(self, entry: Entry) -> bool:
-        """Whether it fits; what is there and worth less goes for good, if that makes room enough."""
+        """True when the block fits on disk, after dropping less valuable spilled blocks."""
         wanted = aligned(entry.nbytes)
         if wanted > self._spill_bytes:
             return False
@@ -201,11 +203,11 @@ class ArenaStore:
     # ------------------------------------------------------------ open
 
     def open(self, session: str, block: str) -> Placed:
-        """Pinned for this session, brought here first when it is elsewhere."""
+        """Pin the block for this session; restores it from disk first if it was spilled."""
         entry = self.catalogue.entries.get(block)
         if entry is None or entry.state == RESERVED:
             raise Refusal(f"there is no block {block[:40]} in the grid of tenant {self.tenant}", "not-found",
-                          "put it again: it was dropped, or evicted while nobody used it")  # fmt: skip
+                          "put it again: it was dropped, or evicted while unused")  # fmt: skip
         if entry.state == SPILLED:
             entry = self._restore(entry)
         if session not in self.catalogue.pins.get(block, ()):
@@ -223,7 +225,7 @@ class ArenaStore:
             self._disk.read(entry.id, self._map.view(offset, entry.nbytes))
         except (OSError, DamagedSpill) as error:
             self._free_ranges.release(offset, entry.nbytes)
-            raise Refusal(f"block {entry.id} cannot be brought back: {error}", "unavailable") from None
+            raise Refusal(f"block {entry.id} cannot be restored from disk: {error}", "unavailable") from None
         here = self._add_entry(msgspec.structs.replace(entry, state=RESIDENT, offset=offset))
         self._unhashed.append(entry.id)
         self._disk.drop(entry.id)
@@ -237,17 +239,17 @@ class ArenaStore:
             self.catalogue.apply(Unpin(session, block))
 
     def drop(self, session: str, block: str) -> Placed:
-        """Away with it, unless somebody else uses it."""
+        """Remove a block; refused while a session has it open."""
         entry = self.catalogue.entries.get(block)
         if entry is None or entry.state == RESERVED:
             raise Refusal(f"there is no block {block[:40]} in the grid of tenant {self.tenant}", "not-found")
         if others := self.catalogue.pins.get(block, set()):
-            raise Refusal(f"block {block} is in use by {len(others)}", "conflict", "close it first")
+            raise Refusal(f"block {block} is open in {len(others)} sessions", "conflict", "close it first")
         self._remove(entry)
         return Placed()
 
     def discard(self, label: str) -> None:
-        """Away with all of this label that nobody has open."""
+        """Remove all blocks of this label that no session has open."""
         for entry in list(self.catalogue.entries.values()):
             if entry.label == label and entry.state != RESERVED and entry.id not in self.catalogue.pins:
                 self._remove(entry)
@@ -262,7 +264,7 @@ class ArenaStore:
     # ------------------------------------------------------------ sessions, hashes
 
     def attach_session(self, session: Session, held: Iterable[str] = ()) -> None:
-        """A worker is there, or is there again and still holds this much of what it held."""
+        """Connect a session, new or reconnecting; blocks it no longer lists as held are released."""
         known = self.catalogue.sessions.get(session.id)
         if known is not None and (known.pid, known.start_ticks) != (session.pid, session.start_ticks):
             raise Refusal("this session belongs to another process", "forbidden")
@@ -273,7 +275,7 @@ class ArenaStore:
         self.connected.add(session.id)
 
     def _add_session(self, session: Session, held: Iterable[str]) -> None:
-        """A session that is new here. What it says it has open is pinned, if it is there: it may be read."""
+        """Register a new session and pin the resident blocks that it says it has open."""
         if len(self.catalogue.sessions) >= _MOST_SESSIONS and not self.end_dead_sessions():
             raise Refusal(f"tenant {self.tenant} has {_MOST_SESSIONS} sessions on this node", fix="close some")
         self.catalogue.apply(session)
@@ -283,20 +285,20 @@ class ArenaStore:
                 self.catalogue.apply(Pin(session.id, block))
 
     def disconnect_session(self, session: str) -> None:
-        """The line is lost; while the process lives it may read what it has pinned, and write what it has reserved."""
+        """The connection is lost. While the process lives its pins and reservations stay: it may still use them."""
         self.connected.discard(session)
         known = self.catalogue.sessions.get(session)
         if known is not None and not (self.catalogue.held(session) and is_same_process(known.pid, known.start_ticks)):
             self.end_session(session)
 
     def end_session(self, session: str) -> None:
-        """A worker is gone, with all it held."""
+        """Forget a session and release all it held."""
         self.connected.discard(session)
         for entry in self.catalogue.end_session(session):
             self._free_ranges.release(entry.offset, entry.nbytes)
 
     def end_dead_sessions(self) -> bool:
-        """Let go of the sessions whose line was lost and whose process has ended since; whether there was any."""
+        """End disconnected sessions whose process has ended; True when there was one."""
         away = [one for one in self.catalogue.sessions.values() if one.id not in self.connected]
         gone = {one for one in {(one.pid, one.start_ticks) for one in away} if not is_same_process(*one)}
         dead = [one.id for one in away if (one.pid, one.start_ticks) in gone]
@@ -305,7 +307,7 @@ class ArenaStore:
         return bool(dead)
 
     def next_unhashed(self) -> tuple[Entry, memoryview] | None:
-        """A block whose bytes nobody has summed yet; what becomes of it meanwhile is seen in :meth:`current`."""
+        """The next resident block without a digest, and its bytes; check :meth:`is_unchanged` while hashing."""
         while self._unhashed:
             entry = self.catalogue.entries.get(self._unhashed.popleft())
             if entry is not None and entry.state == RESIDENT and not entry.digest:
@@ -313,21 +315,21 @@ class ArenaStore:
         return None
 
     def is_unchanged(self, entry: Entry) -> bool:
-        """Whether the block has stayed where it was all the time."""
+        """True while the block has not been moved or removed since ``entry`` was read."""
         return self.catalogue.entries.get(entry.id) is entry
 
     def record_digest(self, entry: Entry, digest: str) -> None:
-        """What the sum of its bytes is, if they were its bytes to the end."""
+        """Record the digest unless the block was moved or removed meanwhile."""
         if self.is_unchanged(entry):
             self.catalogue.apply(msgspec.structs.replace(entry, digest=digest))
 
     def contains(self, block: str) -> bool:
-        """Whether it is here, in memory or on disk."""
+        """True when the block is in memory or on disk."""
         entry = self.catalogue.entries.get(block)
         return entry is not None and entry.state != RESERVED
 
     def view(self, offset: int, nbytes: int) -> memoryview:
-        """The bytes of what was reserved or pinned."""
+        """The bytes of a reserved or pinned range."""
         return self._map.view(offset, nbytes)
 
     def usage(self) -> Usage:

@@ -1,4 +1,4 @@
-"""A block that is open: its bytes as they lie in the arena, as a table, as arrays, as tensors, without a copy."""
+"""An open block: read its bytes, table, arrays or tensors from the arena without a copy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TABLE, TENSORS = "table", "tensors"
 
 
 class Block:
-    """Pinned for as long as it, or anything that was taken from it, is in use: nothing is evicted under a reader.
+    """Pinned while it, or any view taken from it, is in use: a block is never evicted under a reader.
 
-    The memory is mapped to be read. NumPy refuses to write to it; torch has no such notion, and a write in place ends
-    the process: ``clone()`` a tensor that is to be changed.
+    The memory is mapped read-only. NumPy refuses to write to it; torch has no such check, and a write in place kills
+    the process: ``clone()`` a tensor before changing it.
     """
 
     def __init__(self, block: BlockId, kind: str, header: Header, data: memoryview, digest: str = "",
@@ -38,20 +38,20 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """Of its parts."""
+        """Bytes of the parts, without padding and header."""
         return sum(length for _, length in self._header.parts)
 
     def whole(self) -> tuple[memoryview, int]:
-        """All of its bytes, parts and header, and how many at the end are the header; for a copy elsewhere."""
+        """All bytes including padding and header, and the header's length; for copying the block elsewhere."""
         data = self._opened()
         return data.toreadonly(), self._header_bytes
 
     def intact(self) -> bool:
-        """Whether its bytes are those that were put, as far as their hash was known when it was opened."""
+        """True when the bytes match the digest; also when no digest was known at the time of opening."""
         return not self._digest or hashlib.blake2b(self._opened(), digest_size=32).hexdigest() == self._digest
 
     def parts(self) -> list[memoryview]:
-        """What was put, as read-only views."""
+        """The parts that were put, as read-only views."""
         return [part.toreadonly() for part in self._parts()]
 
     def _parts(self) -> list[memoryview]:
@@ -60,18 +60,18 @@ class Block:
 
     def _opened(self) -> memoryview:
         if self._data is None:
-            raise InvalidSpec(f"block {self.id} is closed", fix="use it before it is closed")
+            raise InvalidSpec(f"block {self.id} is closed", fix="read it before close()")
         return self._data
 
     def table(self) -> pa.Table:
-        """The table whose columns lie in the arena."""
+        """The table; its columns lie in the arena."""
         import pyarrow as pa
 
         self._must_be(TABLE)
         return pa.ipc.open_stream(pa.py_buffer(self.parts()[0])).read_all()
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only arrays by name: what was put as tensors, or the columns of a table of fixed-size values."""
+        """Read-only arrays by name: put as tensors, or the fixed-size columns of a table."""
         import numpy as np
 
         if self.kind == TABLE:
@@ -81,16 +81,16 @@ class Block:
         found = {}
         for (name, kind, shape), part in zip(self.meta["tensors"], self.parts(), strict=True):
             if kind.startswith("torch."):
-                raise InvalidSpec(f"{name} is of the type {kind}, which NumPy does not know", fix="use tensors()")
+                raise InvalidSpec(f"{name} has type {kind}, which NumPy does not support", fix="use tensors()")
             found[name] = np.frombuffer(part, np.dtype(kind)).reshape(shape)
         return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The same as tensors, which must not be written to."""
+        """The same as torch tensors; do not write to them."""
         import torch
 
         if self.kind == TABLE:
-            with warnings.catch_warnings():  # torch warns that it cannot promise not to write
+            with warnings.catch_warnings():  # torch warns about read-only arrays
                 warnings.simplefilter("ignore", UserWarning)
                 return {name: torch.from_numpy(array) for name, array in self.arrays().items()}
         self._must_be(TENSORS)
@@ -106,7 +106,7 @@ class Block:
             raise InvalidSpec(f"block {self.id} holds {self.kind}, not {kind}", fix="use parts()")
 
     def close(self) -> None:
-        """Not needed any more; views that were taken hold it until they are gone, too."""
+        """Release the block; it stays pinned until the last view of it is gone."""
         self._data = None
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class Block:
 
 
 def _column(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    """One column as an array; several chunks, which a block of one batch does not have, must be copied together."""
+    """One column as an array; several chunks are copied into one (a block of one batch has one chunk)."""
     import pyarrow as pa
 
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -128,7 +128,7 @@ def _column(name: str, column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
         widths.append(array.type.list_size)
         array = array.flatten()
     if not (pa.types.is_primitive(array.type) or pa.types.is_boolean(array.type)):
-        raise InvalidSpec(f"column {name} of type {column.type} has no fixed size", fix="encode it in the recipe")
+        raise InvalidSpec(f"column {name} of type {column.type} has no fixed width", fix="encode it in the recipe")
     plain: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=not pa.types.is_boolean(array.type))
     return plain.reshape((-1, *widths)) if widths else plain
 
@@ -143,7 +143,7 @@ def _torch_type(kind: str) -> torch.dtype:
 
 
 def flatten(tensors: Mapping[str, Any]) -> tuple[list[memoryview], list[tuple[str, str, list[int]]]]:
-    """The bytes of each, and what is needed to make it again."""
+    """The bytes of each array, and its name, type and shape."""
     import numpy as np
 
     parts, facts = [], []
@@ -153,13 +153,13 @@ def flatten(tensors: Mapping[str, Any]) -> tuple[list[memoryview], list[tuple[st
             value = value.detach().cpu().contiguous()
             try:
                 value = value.numpy()
-            except TypeError:  # a type that NumPy does not know
+            except TypeError:  # NumPy lacks this type, such as bfloat16
                 import torch
 
                 kind, value = str(value.dtype), value.reshape(-1).view(torch.uint8).numpy()
         array = np.ascontiguousarray(value)
         if array.dtype.hasobject:
-            raise InvalidSpec(f"{name} holds objects", fix="put arrays of numbers")
+            raise InvalidSpec(f"{name} holds Python objects", fix="put arrays of numbers")
         parts.append(array.reshape(-1).view(np.uint8).data)
         facts.append((name, kind or array.dtype.str, shape))
     return parts, facts

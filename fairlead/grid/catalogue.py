@@ -1,4 +1,4 @@
-"""What one tenant has in one arena: blocks, who uses them, and where there is room. No I/O: changes go to a journal."""
+"""The blocks, sessions and pins of one tenant's arena, and its order of eviction. No I/O of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOBODY = (2, inf)  # stands above everybody
 
 
 class Entry(msgspec.Struct, tag="e", array_like=True, frozen=True):
-    """One block, or room for one."""
+    """One block, or a reservation for one."""
 
     id: str
     nbytes: int
@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, tag="e", array_like=True, frozen=True):
     label: str = ""
     cost_s: float = 0.0
     digest: str = ""
-    session: str = ""  # of whoever writes it
+    session: str = ""  # that reserved it
 
 
 class Removed(msgspec.Struct, tag="g", array_like=True, frozen=True):
@@ -37,11 +37,11 @@ class Removed(msgspec.Struct, tag="g", array_like=True, frozen=True):
 
 
 class Session(msgspec.Struct, tag="s", array_like=True, frozen=True):
-    """A worker that may hold pins; it is known by its process when the line to it is lost."""
+    """A worker that may hold pins; identified by its process while it is disconnected."""
 
     id: str
     pid: int
-    start_ticks: int  # when the process started: a number can be given away again
+    start_ticks: int  # start time of the process: a pid can be reused
     job: str = ""
 
 
@@ -63,7 +63,7 @@ Change = Entry | Removed | Session | Ended | Pin | Unpin
 
 
 class Catalogue:
-    """All changes go through :meth:`apply`, live and after a restart, so that both come to the same."""
+    """All changes go through :meth:`apply`, live and on replay after a restart, so that both give the same state."""
 
     def __init__(self, remember: Callable[[Change], None] = lambda change: None, past: Iterable[Change] = ()) -> None:
         self.entries: dict[str, Entry] = {}
@@ -72,17 +72,17 @@ class Catalogue:
         self.used = self.spilled = 0
         self.evictions = 0
         self._inflation = 0.0
-        self._uses: dict[str, tuple[int, float]] = {}  # block -> how often, and the inflation then
-        self._queue: list[tuple[tuple[int, float], str]] = []  # who goes next, the first one last
-        self._least_unqueued = _NOBODY  # standing of those who could go as well, and are not in the queue
-        self._on_disk: list[tuple[tuple[int, float], str]] = []  # a heap; those that have left it are passed over
+        self._uses: dict[str, tuple[int, float]] = {}  # block -> number of uses, and the inflation at the last use
+        self._queue: list[tuple[tuple[int, float], str]] = []  # eviction order, next victim last
+        self._least_unqueued = _NOBODY  # lowest retention among candidates that are not queued
+        self._on_disk: list[tuple[tuple[int, float], str]] = []  # heap; stale entries are skipped
         self._remember: Callable[[Change], None] = lambda change: None
         for change in past:
             self.apply(change)
         self._remember = remember
 
     def apply(self, change: Change) -> None:
-        """Make it so, and remember it first: what cannot be remembered does not happen."""
+        """Journal the change, then apply it; a change that cannot be journalled is not applied."""
         self._remember(change)
         match change:
             case Entry():
@@ -125,22 +125,22 @@ class Catalogue:
             self.used += sign * max(aligned(entry.nbytes), aligned(1))
 
     def as_changes(self) -> list[Change]:
-        """The changes that would make this catalogue from nothing."""
+        """The shortest list of changes that rebuilds this catalogue."""
         pins = [Pin(session, block) for block, holders in self.pins.items() for session in sorted(holders)]
         return [*self.entries.values(), *self.sessions.values(), *pins]
 
     def free_ranges(self, end: int) -> FreeRanges:
-        """Where there is room, when the arena is this long."""
+        """The free ranges of an arena of this length."""
         taken = [(entry.offset, max(entry.nbytes, 1)) for entry in self.entries.values() if entry.state != SPILLED]
         return FreeRanges(end, taken)
 
-    # ------------------------------------------------------------ who goes
+    # ------------------------------------------------------------ eviction
 
     def victim(self) -> Entry | None:
-        """The resident block that nobody uses and that is worth least; None: there is none that could go.
+        """The least valuable resident block without a pin; None when every block is pinned.
 
-        Everybody is put in order once, and then taken one by one; who was used since, and is worth more, waits for the
-        next time. That comes early when somebody who is not in the queue is worth less than its next one.
+        Sorts all candidates once and then pops from that queue; a block used since, hence worth more, is skipped. The
+        queue is rebuilt early when a block outside of it is worth less than its next victim.
         """
         for fresh in (False, True):
             if fresh:
@@ -158,7 +158,7 @@ class Catalogue:
         return None
 
     def _note_candidate(self, entry: Entry | None) -> None:
-        """It could be a victim from now on, too."""
+        """Account for a block that has become evictable since the queue was built."""
         if entry is not None and entry.state == RESIDENT and entry.id not in self.pins:
             self._least_unqueued = min(self._least_unqueued, self.retention(entry))
 
@@ -168,11 +168,11 @@ class Catalogue:
         return Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor, pinned=entry.id in self.pins, rank=rank)
 
     def retention(self, entry: Entry) -> tuple[int, float]:
-        """What decides who goes first, here and on disk."""
+        """Sort key of eviction, in memory and on disk: lower goes first."""
         return retention(self._candidate(entry))
 
     def cheapest_spilled(self, spared: str = "") -> Entry | None:
-        """The block on disk that is worth least; what it is worth does not change as long as it lies there."""
+        """The least valuable spilled block but ``spared``; a block's value does not change while it is on disk."""
         while self._on_disk:
             then, block = self._on_disk[0]
             entry = self.entries.get(block)
@@ -187,18 +187,18 @@ class Catalogue:
         return None
 
     def record_eviction(self, entry: Entry) -> None:
-        """This one had to go for want of room: from now on everybody else has to be worth more."""
+        """Count an eviction and raise the inflation to the victim's value (GreedyDual)."""
         self._inflation = max(self._inflation, worth(self._candidate(entry)))
         self.evictions += 1
 
     def held(self, session: str) -> set[str]:
-        """What a session has pinned or reserved."""
+        """Ids of the blocks that a session has pinned or reserved."""
         pinned = {block for block, holders in self.pins.items() if session in holders}
         writes = {one.id for one in self.entries.values() if one.state == RESERVED and one.session == session}
         return pinned | writes
 
     def end_session(self, session: str) -> list[Entry]:
-        """It is gone with its pins; returns what it had reserved, whose room is to be given back."""
+        """Remove a session, its pins and reservations; returns the reservations, whose ranges the caller frees."""
         left = [one for one in self.entries.values() if one.state == RESERVED and one.session == session]
         for entry in left:
             self.apply(Removed(entry.id))
@@ -206,7 +206,7 @@ class Catalogue:
             self.apply(Ended(session))
         return left
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ reports
 
     def info(self, entry: Entry) -> BlockInfo:
         pins = len(self.pins.get(entry.id, ()))

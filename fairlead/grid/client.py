@@ -1,4 +1,4 @@
-"""The grid as a worker sees it: one line to its node's grid process, and the arena in its own memory."""
+"""The grid's client in a worker: a connection to the node's grid process and the tenant's arena in memory."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _Write = Callable[[memoryview], None]
-_AT_ONCE = 4 << 20  # so much is touched while the caller waits; more, beside it
+_AT_ONCE = 4 << 20  # up to this size pages are prefaulted in the calling thread, beyond it in the background
 
 
 class Grid:
-    """May be used by several threads; a forked child makes a line of its own."""
+    """Thread-safe; a forked child opens a connection of its own."""
 
     def __init__(self, path: Path | str, token: str = "", *, wait_s: float = 30.0) -> None:
-        """Connect; a grid process that has died is waited for this long, now and later."""
+        """Connect. Every request waits up to ``wait_s`` for a grid process that is restarting."""
         self._line = GridConnection(Path(path), token, wait_s)
         self._open: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     @classmethod
     def of_this_worker(cls) -> Grid | None:
-        """The grid of the node that this worker runs on; None where there is none."""
+        """The grid of this worker's node; None where there is none."""
         path = os.environ.get(VARIABLE)
         return None if not path else _connected(path, os.environ.get(TOKEN_VARIABLE, ""))
 
@@ -49,7 +49,7 @@ class Grid:
     def put(
         self, parts: Sequence[Buffer], *, kind: str, meta: Mapping[str, object], label: str = "", cost_s: float = 0.0
     ) -> BlockId:
-        """Copy the parts into a block that never changes; what it cost to make them decides how long it stays."""
+        """Copy the parts into a new immutable block; blocks with a higher ``cost_s`` per byte are evicted later."""
         views = [memoryview(part).cast("B") for part in parts]
         layout = Layout([len(view) for view in views], meta)
 
@@ -61,7 +61,7 @@ class Grid:
 
     def put_table(self, table: pa.Table | pa.RecordBatch, *, label: str = "", cost_s: float = 0.0,
                   meta: Mapping[str, object] | None = None) -> BlockId:  # fmt: skip
-        """A table, written once, straight into the arena."""
+        """Write an Arrow table straight into the arena."""
         import pyarrow as pa
 
         def stream(sink: Any) -> None:
@@ -79,14 +79,14 @@ class Grid:
 
     def put_tensors(self, tensors: Mapping[str, np.ndarray[Any, Any] | torch.Tensor], *, label: str = "",
                     cost_s: float = 0.0, meta: Mapping[str, object] | None = None) -> BlockId:  # fmt: skip
-        """Arrays or tensors by name."""
+        """Put arrays or tensors by name."""
         parts, facts = flatten(tensors)
         return self.put(parts, kind=TENSORS, meta={**(meta or {}), "tensors": facts}, label=label, cost_s=cost_s)
 
     def make_tensors(self, shapes: Mapping[str, tuple[str, Sequence[int]]],
                      fill: Callable[[dict[str, np.ndarray[Any, Any]]], None], *, label: str = "", cost_s: float = 0.0,
                      meta: Mapping[str, object] | None = None) -> BlockId:  # fmt: skip
-        """Tensors that are computed where they will lie: ``fill`` writes them before anybody sees them."""
+        """Put tensors that ``fill`` computes in place: it gets writable arrays in the arena."""
         import numpy as np
 
         facts = [(name, np.dtype(kind).str, [int(side) for side in shape]) for name, (kind, shape) in shapes.items()]
@@ -100,12 +100,14 @@ class Grid:
         return self._put(layout, write, TENSORS, label, cost_s)
 
     def reserve(self, nbytes: int) -> ReservedRoom:
-        """Room for a block that will be written later, in memory that is warm."""
+        """Reserve prefaulted memory for a block that is written later."""
         return ReservedRoom(self._line, BlockId(uuid.uuid4().hex), nbytes)
 
     def _put(self, layout: Layout, write: _Write, kind: str, label: str, cost_s: float) -> BlockId:
         if len(label) > LONGEST_LABEL or len(kind) > LONGEST_LABEL:
-            raise InvalidSpec(f"longer than {LONGEST_LABEL} characters", field="label", value=label[:20], fix="cut it")
+            raise InvalidSpec(
+                f"longer than {LONGEST_LABEL} characters", field="label", value=label[:20], fix="shorten it"
+            )
         block = BlockId(uuid.uuid4().hex)
         key = self._line.welcome.memory_key
         header = len(layout.header)
@@ -134,7 +136,7 @@ class Grid:
         self._line.ask(commit)
 
     def _put_sealed(self, block: BlockId, layout: Layout, write: _Write, commit: m.Commit, key: bytes) -> None:
-        """Encrypted in memory, too: written here, sealed piece by piece into the arena."""
+        """Write the block into private memory and encrypt it piece by piece into the arena."""
         whole = memoryview(bytearray(layout.nbytes))
         write(whole)
         layout.finish(whole)
@@ -150,9 +152,9 @@ class Grid:
     # ------------------------------------------------------------ open
 
     def open(self, block: BlockId) -> Block:
-        """Pinned, and mapped; it is brought here first when it lies on this node's disk or in another node."""
+        """Pin and map a block; it is first restored from disk or copied from another node if need be."""
         if self._line.reset_after_fork():
-            self._open.clear()  # pinned by the parent, for the parent
+            self._open.clear()  # those pins belong to the parent process
         window = self._open.get(block)
         if window is None:
             window = self._pin(block)
@@ -171,7 +173,7 @@ class Grid:
         if self._line.welcome.memory_key:
             window = self._unseal(block, window)
             self._line.release(block, self._line.session)
-            window.digest = ""  # of sealed bytes, which were proved when they were opened
+            window.digest = ""  # the digest is of the encrypted bytes; AES-GCM has verified them
         else:
             window.digest = placed.digest
             weakref.finalize(window, self._line.release, block, self._line.session)
@@ -180,18 +182,18 @@ class Grid:
         return window
 
     def _unseal(self, block: BlockId, window: Any) -> Any:
-        """A copy in the clear, of this process alone."""
+        """A decrypted copy in this process's memory."""
         cipher = Cipher(self._line.welcome.memory_key, self._line.welcome.tenant)
         return cipher.unseal(block, memoryview(window).cast("B"))
 
     def drop(self, block: BlockId) -> None:
-        """Forget it everywhere on this node; refused while it is in use."""
+        """Remove the block from this node; refused while it is open."""
         self._line.ask(m.Drop(block))
 
     # ------------------------------------------------------------ ask
 
     def usage(self) -> Usage:
-        """What this tenant has on this node."""
+        """This tenant's usage on this node."""
         return self._line.ask(m.AskUsage(), m.UsageAnswer).usage
 
     def blocks(self) -> list[BlockInfo]:
@@ -204,7 +206,7 @@ class Grid:
                 return found
 
     def close(self) -> None:
-        """Ask nothing more; what is open stays pinned until all views of it are gone, and then the line ends."""
+        """Allow no further requests; open blocks stay pinned until the last view is gone, then the connection ends."""
         self._line.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A worker's line to the grid process: requests with answers, known again after the other side died, two mappings."""
+"""A worker's connection to the grid process: requests with retries, reconnection, and the arena's two mappings."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fairlead.grid.sockets import connect
 
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 _AGAIN_S = 0.02
-_ANSWER_S = 120.0  # it may have to write gigabytes to disk first
+_ANSWER_S = 120.0  # the grid process may have to spill gigabytes first
 
 
 class GridConnection:
-    """One at a time speaks; what is no longer needed is said along with the next request, or as soon as nobody does."""
+    """One request at a time. Releases go out with the next request, or at once while the connection is idle."""
 
     def __init__(self, path: Path, token: str, wait_s: float) -> None:
         self._path, self._token, self._wait_s = path, token, wait_s
@@ -38,18 +38,18 @@ class GridConnection:
             self.welcome = self._connect()
 
     def _reset(self) -> None:
-        """As a process of its own: also a forked child, whose parent goes on with its pins and its line."""
+        """Start a session of this process; a forked child starts its own, the parent keeps its pins and connection."""
         self._pid = os.getpid()
         self.session = secrets.token_hex(16)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._held: dict[str, int] = {}  # how often each block is open, or being written
+        self._held: dict[str, int] = {}  # block -> times it is open or being written
         self._unsent_releases: deque[str] = deque()
         self._warming: queue.SimpleQueue[tuple[Mapping, int, int]] = queue.SimpleQueue()
         self._warmer: threading.Thread | None = None
 
     def reset_after_fork(self) -> bool:
-        """Whether this is another process than before; from now on it is this one's."""
+        """True in a forked child at its first call; starts a session of its own there."""
         if self._pid == os.getpid():
             return False
         self._reset()
@@ -58,13 +58,13 @@ class GridConnection:
     # ------------------------------------------------------------ mappings
 
     def reading(self, warm: int = 0) -> Mapping:
-        """The arena, to read."""
+        """The arena, mapped read-only."""
         assert self._read is not None
         self._prefault_later(self._read, 0, warm)
         return self._read
 
     def writing(self) -> Mapping:
-        """The arena, to write to; asked for at the first put."""
+        """The arena, mapped writable; requested at the first put."""
         if self._write is None:
             with self._lock:
                 answer, descriptors = self._exchange(m.Writer(), 1)
@@ -75,7 +75,7 @@ class GridConnection:
         return self._write
 
     def prefault_later(self, offset: int, nbytes: int) -> None:
-        """Have these pages at hand when they are read."""
+        """Prefault these pages in the background."""
         assert self._read is not None
         self._prefault_later(self._read, offset, nbytes)
 
@@ -93,15 +93,15 @@ class GridConnection:
             arena.prefault(offset, nbytes)
 
     def prefault_all(self) -> None:
-        """Return when all pages that are warm in the arena are at hand here, too: for measurements."""
+        """Prefault all allocated pages of the arena in both mappings; used by benchmarks."""
         for arena in (self._read, self._write):
             if arena is not None:
                 arena.prefault(0, self.welcome.warm)
 
-    # ------------------------------------------------------------ words
+    # ------------------------------------------------------------ requests
 
     def ask(self, request: Any, kind: type[_Answer] = m.Placed) -> _Answer:  # type: ignore[assignment]
-        """The answer; raises the error that the grid process answers with."""
+        """Send a request and return the answer; raises the error that the grid process answers with."""
         self.reset_after_fork()
         with self._lock:
             try:
@@ -109,7 +109,7 @@ class GridConnection:
                 self._count_open(request)
             except FairleadError:
                 raise
-            except BaseException:  # an interrupt: what was answered is not known here, so that line is no good any more
+            except BaseException:  # an interrupt: the answer is lost, so the connection cannot be used again
                 self._disconnect()
                 raise
         self._send_pending_releases()
@@ -124,14 +124,14 @@ class GridConnection:
             self._held.pop(request.id, None)
 
     def release(self, block: str, session: str) -> None:
-        """Called from anywhere, even while the collector runs in the middle of a request; not for a parent's blocks."""
+        """Release a block. Safe in a finaliser that the garbage collector runs in the middle of a request."""
         if self._pid != os.getpid() or session != self.session:
             return
         self._unsent_releases.append(block)
         self._send_pending_releases()
 
     def _send_pending_releases(self) -> None:
-        """Say what is no longer needed, unless somebody speaks: then they do, when they are done."""
+        """Send the waiting releases, unless another thread is in a request: that thread sends them afterwards."""
         while self._unsent_releases and self._socket is not None and self._lock.acquire(blocking=False):
             try:
                 self._flush()
@@ -148,7 +148,7 @@ class GridConnection:
                 self._send_oneway(m.Release(block))
 
     def _send_oneway(self, message: m.Release | m.Goodbye) -> None:
-        """What nobody answers. If it does not go out whole the line is closed: the next begins with what is held."""
+        """Send a message without an answer. A failed send closes the connection; the next Hello lists what is held."""
         assert self._socket is not None
         try:
             self._socket.sendall(framing.pack(message))
@@ -159,13 +159,13 @@ class GridConnection:
             raise
 
     def _say_goodbye(self) -> None:
-        """After :meth:`close`, once nothing is read or written any more."""
+        """End the session after :meth:`close`, once no block is open or being written."""
         if self._closed and not self._held and self._socket is not None:
             self._send_oneway(m.Goodbye())
             self._disconnect()
 
     def _exchange(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
-        """Say it until somebody answers: all requests can be said twice."""
+        """Send the request until it is answered; every request is idempotent."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
@@ -173,7 +173,7 @@ class GridConnection:
                     self._connect()
                 self._flush()
                 if self._socket is None:
-                    raise ConnectionResetError("it is gone")
+                    raise ConnectionResetError("connection closed")
                 self._socket.sendall(framing.pack(request))
                 answer, received = self._receive(descriptors)
             except OSError as error:
@@ -182,7 +182,7 @@ class GridConnection:
                     raise Unavailable(f"the grid process does not answer: {error}") from None
                 time.sleep(_AGAIN_S)
                 continue
-            except BaseException:  # an answer that comes later must not be taken for that of the next request
+            except BaseException:  # a late answer must not be taken for the next request's
                 self._disconnect()
                 raise
             if isinstance(answer, m.Problem):
@@ -201,7 +201,7 @@ class GridConnection:
             except OSError as error:
                 self._disconnect()
                 if self._closed or time.monotonic() > deadline:
-                    raise Unavailable(f"the grid of this node cannot be reached: {error}") from None
+                    raise Unavailable(f"no connection to the grid of this node: {error}") from None
                 time.sleep(_AGAIN_S)
             except BaseException:
                 self._disconnect()
@@ -227,7 +227,7 @@ class GridConnection:
             else:
                 data = self._socket.recv(1 << 18)
             if not data:
-                raise ConnectionResetError("it is gone")
+                raise ConnectionResetError("connection closed")
             if messages := unpacker.feed(data):
                 return messages[0], received
 
@@ -237,7 +237,7 @@ class GridConnection:
             self._socket = None
 
     def close(self) -> None:
-        """Nothing more is asked. What is still read or written stays pinned until it is gone, or the process ends."""
+        """Allow no further requests. Open blocks stay pinned until they are released or the process ends."""
         with self._lock:
             self._closed = True
             self._flush()

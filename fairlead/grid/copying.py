@@ -1,4 +1,4 @@
-"""Copies between buffers with all cores of a worker: one alone does not use up the bandwidth of the memory."""
+"""Copies large buffers with several threads: one core cannot saturate the memory bandwidth."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import threading
 
 _LARGE = 1 << 20
-_SHARED = 16 << 20  # from here on a thread more is worth its start
+_SHARED = 16 << 20  # from this size on several threads are faster
 _MOST_THREADS = 4
 _PAGE = 4096
 
 
 def copy(to: memoryview, view: memoryview) -> None:
-    """One buffer into another of its length; what is large without holding up the other threads of this process."""
+    """Copy a buffer into another of equal length; large ones without holding the GIL."""
     if len(view) < _LARGE:
         to[:] = view
         return
@@ -22,19 +22,19 @@ def copy(to: memoryview, view: memoryview) -> None:
     threads = cores() if len(view) >= _SHARED else 1
     step = -(-len(view) // threads // _PAGE) * _PAGE
     pieces = [slice(begin, begin + step) for begin in range(0, len(view), step)]
-    # Threads of a pool would not be there in a forked child.
+    # No pool: its threads would not exist in a forked child.
     helpers = [threading.Thread(target=np.copyto, args=(target[at], source[at]), daemon=True) for at in pieces[1:]]
     for helper in helpers:
         helper.start()
     try:
         np.copyto(target[pieces[0]], source[pieces[0]])
-    finally:  # whoever is interrupted may give the room away
+    finally:  # an interrupted caller may free the target
         for helper in helpers:
             helper.join()
 
 
 def cores() -> int:
-    """As many as this worker was granted: threads beyond that would wait for each other."""
+    """Cores granted to this worker, at most 4."""
     granted = os.environ.get("OMP_NUM_THREADS", "")
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(int(granted) if granted.isdigit() else there, there, _MOST_THREADS))

@@ -1,4 +1,4 @@
-"""What a worker may say, checked where it is heard: its own library checks it too, but nobody has to use that."""
+"""Checks workers' requests in the grid process: a hostile worker bypasses the checks of the client library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_SESSION = 64
 
 
 class Refusal(Exception):
-    """Answered to whoever asked, as a Problem."""
+    """A request is refused; sent to the worker as a Problem."""
 
     def __init__(self, error: str, code: str = "refused", fix: str = "") -> None:
         super().__init__(error)
@@ -21,28 +21,28 @@ class Refusal(Exception):
 
 
 def is_id(block: str) -> bool:
-    """Whether a block could have this id: it becomes the name of a file, so nothing else is let through."""
+    """True for 32 lowercase hex digits. The id becomes a file name, so everything else is rejected."""
     return _ID.fullmatch(block) is not None
 
 
 def check_room(block: str, nbytes: int) -> None:
-    """Raises Refusal unless a block may have this id and be this long."""
+    """Raise Refusal unless a block may have this id and length."""
     if not is_id(block):
-        raise Refusal(f"{block[:40]!r} is no id of a block", "invalid-spec", "32 hexadecimal digits, in small letters")
+        raise Refusal(f"{block[:40]!r} is not a block id", "invalid-spec", "use 32 lowercase hexadecimal digits")
     if nbytes < 0:
-        raise Refusal("a block shorter than nothing", "invalid-spec")
+        raise Refusal(f"a block cannot have {nbytes} bytes", "invalid-spec")
 
 
 def check_facts(kind: str, label: str, cost_s: float) -> None:
-    """Raises Refusal unless this may be said of a block: it is kept, reported and reckoned with."""
+    """Raise Refusal unless kind, label and cost are valid: they are stored, reported and used for eviction."""
     for name, text in (("kind", kind), ("label", label)):
         if len(text) > LONGEST_LABEL:
-            raise Refusal(f"a {name} longer than {LONGEST_LABEL} characters", "invalid-spec", "cut it")
+            raise Refusal(f"{name} is longer than {LONGEST_LABEL} characters", "invalid-spec", "shorten it")
     if not (math.isfinite(cost_s) and cost_s >= 0):
         raise Refusal(f"a block cannot cost {cost_s} s", "invalid-spec", "give cost_s in seconds, 0 or more")
 
 
 def check_session(session: str) -> None:
-    """Raises Refusal unless a worker may call itself so."""
+    """Raise Refusal unless the session id has a valid length."""
     if not 0 < len(session) <= _LONGEST_SESSION:
-        raise Refusal(f"a session has 1 to {_LONGEST_SESSION} characters", "invalid-spec")
+        raise Refusal(f"a session id has 1 to {_LONGEST_SESSION} characters", "invalid-spec")

@@ -1,8 +1,8 @@
-"""Who has to go when a tenant needs room: GreedyDual-Size-Frequency, within that tenant alone. Pure.
+"""Order of eviction when a tenant needs room: GreedyDual-Size-Frequency within that tenant. Pure.
 
-A block is worth ``inflation + uses * cost / size`` (Cherkasova 1998): what is dear to rebuild, often used or
-small stays. The inflation rises to the worth of whatever went last, so that what was dear long ago
-does not stay for ever. The state of a training goes after all else, whatever that is worth: it is a job's progress.
+A block is worth ``inflation + uses * cost / size`` (Cherkasova 1998): blocks that are costly to rebuild, often used
+or small stay. The inflation rises to the worth of the last victim, so that a block that was valuable long ago does
+not stay for ever. Snapshots of trainings go after all other blocks, whatever those are worth.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ _AT_LEAST_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A block as the rule sees it."""
+    """The facts of a block that decide its eviction."""
 
     id: str
     nbytes: int
-    cost_s: float  # to make it again; 0: nobody knows, as long as to read it from a disk
+    cost_s: float  # to rebuild it; 0: unknown, estimated as the time to read it from disk
     uses: int
-    floor: float  # the inflation when it was used last
+    floor: float  # the inflation at its last use
     pinned: bool = False
-    rank: int = 0  # all of a lower one go first
+    rank: int = 0  # blocks of a lower rank go first
 
 
 def worth(block: Candidate) -> float:
-    """Higher stays longer."""
+    """The block's GreedyDual value: a higher one stays longer."""
     cost_s = max(block.cost_s, _AT_LEAST_S + block.nbytes / _READ_BYTES_PER_S)
     return block.floor + max(1, block.uses) * cost_s / max(1, block.nbytes)
 
 
 def retention(block: Candidate) -> tuple[int, float]:
-    """Rank, then worth: higher stays longer."""
+    """Sort key of eviction, rank before worth: a higher one stays longer."""
     return block.rank, worth(block)
 
 
 def order(blocks: Iterable[Candidate]) -> list[Candidate]:
-    """Those that may go, the least worth first; never one that is in use."""
+    """The blocks without pins, least valuable first."""
     return sorted((block for block in blocks if not block.pinned), key=lambda block: (retention(block), block.id))
 
 
 def shared_bytes(nbytes: Mapping[str, int], users: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    """Bytes by job: a block that several jobs use is counted to each of them in equal parts, to none when unused."""
+    """Bytes by job: a block is split equally among the jobs that use it; unused blocks count for none."""
     sums: dict[str, float] = {}
     for block in sorted(users):
         for job in users[block]:

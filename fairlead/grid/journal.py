@@ -1,7 +1,7 @@
-"""A log in memory that outlives the process that writes it: whoever holds its descriptor finds all that was said.
+"""A journal in a memfd that outlives the process that writes it: the supervisor holds the descriptor.
 
-Two halves, of which one counts. Its first word says which, and how much of it: it changes after the bytes it speaks of,
-so that a process killed at any point leaves a log that is whole. Not for power failures: it is memory.
+Two halves, one of them valid. The first word names the valid half and its length and is written after the bytes it
+covers, so that a process killed at any point leaves a consistent journal. It does not survive a power failure.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ _SECOND = 1 << 63
 
 
 class JournalFull(Exception):
-    """What must be remembered does not fit."""
+    """The entry does not fit into the journal."""
 
 
 class Journal:
-    """Entries as bytes, in order. Memory is only used for what is written."""
+    """Entries as bytes, in order; only written pages take memory."""
 
     def __init__(self, descriptor: int) -> None:
         self._size = os.fstat(descriptor).st_size
         self._half = (self._size - _PAGE) // 2
         self._map = mmap.mmap(descriptor, self._size)
-        self._word = memoryview(self._map)[:8].cast("Q")  # written in one go: struct would do it byte by byte
+        self._word = memoryview(self._map)[:8].cast("Q")  # one 8-byte store; struct would write byte by byte
         word = self._word[0]
         self._second, self.length = bool(word & _SECOND), int(word & ~_SECOND)
 
     @property
     def is_half_full(self) -> bool:
-        """Whether it is time to say everything anew, in fewer words."""
+        """True when the journal should be rewritten in its shortest form."""
         return bool(self.length > self._half // 2)
 
     def entries(self) -> list[bytes]:
-        """All that counts."""
+        """All valid entries, oldest first."""
         place, end, found = self._begin(), self._begin() + self.length, []
         while place < end:
             (length,) = _LENGTH.unpack_from(self._map, place)
@@ -46,7 +46,7 @@ class Journal:
         return found
 
     def append(self, entry: bytes) -> None:
-        """Remember it; raises Full."""
+        """Append an entry; raises JournalFull."""
         need = _LENGTH.size + len(entry)
         if self.length + need > self._half:
             raise JournalFull("the catalogue of this tenant is full")
@@ -57,7 +57,7 @@ class Journal:
         self._commit()
 
     def rewrite(self, entries: Iterable[bytes]) -> None:
-        """These instead of all before; raises Full, and then all is as it was."""
+        """Replace all entries by these; raises JournalFull and changes nothing when they do not fit."""
         data = b"".join(_LENGTH.pack(len(entry)) + entry for entry in entries)
         if len(data) > self._half:
             raise JournalFull("the catalogue of this tenant is full")

@@ -1,4 +1,4 @@
-"""How the parts of a block lie behind each other, each aligned, with a header at the end that says what they are."""
+"""Lays out the parts of a block one after another, each aligned, with a header at the end that describes them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fairlead.grid.values import aligned
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The last bytes of a block."""
+    """The last bytes of a block: its metadata and the position of each part."""
 
     meta: dict[str, Any]
     parts: list[tuple[int, int]]  # offset in the block, bytes
 
 
 class Layout:
-    """Where everything goes before anything is written."""
+    """The positions of parts and header, computed before anything is written."""
 
     def __init__(self, lengths: Sequence[int], meta: Mapping[str, object], nbytes: int | None = None) -> None:
-        """As long as need be, or exactly so long, with a gap before the header; raises ValueError if that is short."""
+        """As short as possible, or exactly ``nbytes`` with a gap before the header; raises ValueError if too short."""
         self.parts: list[tuple[int, int]] = []
         place = 0
         for length in lengths:
@@ -36,13 +36,13 @@ class Layout:
 
     @classmethod
     def opaque(cls, nbytes: int) -> Layout:
-        """Of bytes that bring everything with them."""
+        """The layout of encrypted bytes, which contain their own header."""
         made = cls([], {})
         made.body, made.header, made.nbytes, made._end = nbytes, b"", nbytes, nbytes
         return made
 
     def finish(self, block: memoryview) -> None:
-        """Write what lies around the parts: equal blocks are equal in every byte."""
+        """Write zero padding and the header: equal content gives equal bytes and digests."""
         for begin, length in self.parts:
             after = aligned(begin + length)
             block[begin + length : after] = bytes(after - begin - length)

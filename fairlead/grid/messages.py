@@ -1,4 +1,4 @@
-"""What workers, grid processes and node managers say to each other about blocks."""
+"""The messages between workers, grid processes and node managers."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ import msgspec
 from fairlead.grid.values import BlockInfo, Usage
 
 INLINE_BYTES = 64 << 10
-"""Up to here the bytes of a block go with the request: one round trip, and less work than writing them oneself."""
+"""Blocks up to this size travel inside the request: one round trip, cheaper than writing into the arena."""
 LONGEST = 8 << 20  # of a message
 
 # ---------------------------------------------------------------- from a worker
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The first word. The session is a secret of the worker, by which it is known again after the grid's death."""
+    """First message. The session id is the worker's secret, by which a restarted grid process recognises it."""
 
     token: str
     session: str
-    held: list[str] = []  # what it has open or writes: words that died with the grid process are made up for
+    held: list[str] = []  # blocks that it has open or writes; replaces requests lost with the grid process
 
 
 class Writer(msgspec.Struct, tag="writer", frozen=True):
-    """Asks for a descriptor that can be written to."""
+    """Asks for a writable descriptor of the arena."""
 
 
 class Reserve(msgspec.Struct, tag="reserve", frozen=True):
-    """Asks for room, to write into. Said twice it is the same room."""
+    """Reserves a range to write into; idempotent."""
 
     id: str
     nbytes: int
 
 
 class Commit(msgspec.Struct, tag="commit", frozen=True):
-    """What was reserved is written, and will not change any more."""
+    """The reserved range is written and becomes an immutable block."""
 
     id: str
-    header: int  # bytes at the end of it that say what lies where
+    header: int  # bytes of the header at the end
     kind: str
     label: str = ""
     cost_s: float = 0.0
 
 
 class PutSmall(msgspec.Struct, tag="small", frozen=True):
-    """A small block, whole."""
+    """A small block with its bytes."""
 
     id: str
     data: bytes
@@ -54,13 +54,13 @@ class PutSmall(msgspec.Struct, tag="small", frozen=True):
 
 
 class Open(msgspec.Struct, tag="open", frozen=True):
-    """Pin it, wherever it comes from."""
+    """Pin a block, from memory, disk or another node."""
 
     id: str
 
 
 class Release(msgspec.Struct, tag="release", frozen=True):
-    """Unpin it, or give back what was reserved; nobody answers."""
+    """Unpin a block or free a reservation; not answered."""
 
     id: str
 
@@ -70,7 +70,7 @@ class Drop(msgspec.Struct, tag="drop", frozen=True):
 
 
 class Goodbye(msgspec.Struct, tag="goodbye", frozen=True):
-    """The last word of a session, which holds nothing any more: a line that ends without it may only have been cut."""
+    """Ends the session for good; a connection that closes without it is expected to come back."""
 
 
 class AskUsage(msgspec.Struct, tag="usage", frozen=True):
@@ -78,7 +78,7 @@ class AskUsage(msgspec.Struct, tag="usage", frozen=True):
 
 
 class AskBlocks(msgspec.Struct, tag="blocks", frozen=True):
-    after: str = ""  # in the order of ids: a list may be long
+    after: str = ""  # id; pages are in the order of ids
 
 
 FromClient = Hello | Writer | Reserve | Commit | PutSmall | Open | Release | Drop | Goodbye | AskUsage | AskBlocks
@@ -87,7 +87,7 @@ FromClient = Hello | Writer | Reserve | Commit | PutSmall | Open | Release | Dro
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
-    """With the arena to read, and with its key where memory is encrypted, too."""
+    """Comes with the read-only arena, and its key where memory is encrypted."""
 
     tenant: str
     size: int
@@ -96,14 +96,14 @@ class Welcome(msgspec.Struct, tag="welcome", frozen=True):
 
 
 class Placed(msgspec.Struct, tag="placed", frozen=True):
-    """Where a block lies; also the answer to whatever only has to be acknowledged."""
+    """Where a block lies; also the answer to requests that only need an acknowledgement."""
 
     offset: int = 0
     nbytes: int = 0
     header: int = 0
     kind: str = ""
     warm: int = 0
-    digest: str = ""  # of its bytes in the arena, once it is known
+    digest: str = ""  # of the bytes in the arena; empty until computed
 
 
 class Blocks(msgspec.Struct, tag="blocks", frozen=True):
@@ -116,7 +116,7 @@ class UsageAnswer(msgspec.Struct, tag="told", frozen=True):
 
 
 class Problem(msgspec.Struct, tag="problem", frozen=True):
-    """Why not: one line, and the code of an error that a user may see."""
+    """An error: one line, a code of fairlead.errors and a fix."""
 
     error: str
     code: str = "refused"
@@ -125,15 +125,15 @@ class Problem(msgspec.Struct, tag="problem", frozen=True):
 
 ToClient = Welcome | Placed | Blocks | UsageAnswer | Problem
 
-# ---------------------------------------------------------------- from the keeper: the node manager, or a test
+# ---------------------------------------------------------------- from the supervisor
 
 
 class Admit(msgspec.Struct, tag="admit", frozen=True):
-    """A tenant; comes with the descriptors of its arena and its journal. Said again it changes the quota."""
+    """Serve this tenant; comes with the descriptors of arena and journal. Repeated, it changes the quotas."""
 
     tenant: str
     quota: int
-    key: bytes = b""  # empty: nothing is spilled
+    key: bytes = b""  # empty: no spilling
     encrypted: bool = False  # in memory, too
     spill_bytes: int = 0  # at most, on disk
 
@@ -142,44 +142,44 @@ class Admit(msgspec.Struct, tag="admit", frozen=True):
 
 
 class Listen(msgspec.Struct, tag="listen", frozen=True):
-    """A job of the tenant's may connect; comes with the socket that listens in its sandbox."""
+    """Accept workers of this job; comes with the socket that listens in its sandbox."""
 
     job: str
     tenant: str
     token: str
-    uid: int | None  # whoever connects must be this user
+    uid: int | None  # required user of the connecting process
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True):
-    """Nobody of this job will connect any more."""
+    """Stop listening for this job."""
 
     job: str
 
 
 class Discard(msgspec.Struct, tag="discard", frozen=True):
-    """Whoever made the blocks of this label is gone for good, and nobody will ask for them."""
+    """Drop all blocks of this label that are not open."""
 
     label: str
-    tenant: str = ""  # empty: of whoever has it
+    tenant: str = ""  # empty: of all tenants
 
 
 class Ping(msgspec.Struct, tag="ping", frozen=True):
-    """Asks the grid process for a sign of life."""
+    """Liveness probe; answered by Pong."""
 
     number: int = 0
 
 
 class Peer(msgspec.Struct, tag="peer", frozen=True):
-    """Comes with a connection to the grid process of another node, as asked for, or with none."""
+    """Answer to AskPeers: comes with a connection to another node's grid process; without one, it is the last."""
 
     node: str
-    tenant: str = ""  # who asked, in its own words
+    tenant: str = ""  # the request, as AskPeers named it
 
 
 class PeerListener(msgspec.Struct, tag="peer-door", frozen=True):
-    """Comes with the socket at which the grid processes of other nodes knock."""
+    """Comes with the socket on which grid processes of other nodes connect."""
 
-    uid: int  # that their keepers run as
+    uid: int  # of the supervisors of other nodes
     key: bytes
 
     def __repr__(self) -> str:
@@ -187,19 +187,19 @@ class PeerListener(msgspec.Struct, tag="peer-door", frozen=True):
 
 
 class Report(msgspec.Struct, tag="report", frozen=True):
-    """From the grid process, every second in which something changed: usage by tenant."""
+    """Usage by tenant, sent at most once a second and only when it changed."""
 
     tenants: dict[str, Usage]
 
 
 class AskPeers(msgspec.Struct, tag="ask-peers", frozen=True):
-    """From the grid process: connections to the others, please."""
+    """Asks for connections to the grid processes of the other nodes."""
 
-    tenant: str = ""  # said again in the answer: whose they are to be, and for what
+    tenant: str = ""  # tenant and number of the request, repeated in the answer
 
 
 class Pong(msgspec.Struct, tag="pong", frozen=True):
-    """From the grid process: it lives."""
+    """Answer to Ping."""
 
     number: int = 0
 
@@ -216,7 +216,7 @@ class Fetch(msgspec.Struct, tag="fetch", frozen=True):
 
 
 class Found(msgspec.Struct, tag="found", frozen=True):
-    """The bytes follow."""
+    """The block's facts; its bytes follow."""
 
     nbytes: int
     header: int

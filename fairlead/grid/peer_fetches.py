@@ -1,4 +1,4 @@
-"""Blocks on their way from other nodes, of one tenant: in threads of their own, while its own thread serves on."""
+"""Copies a tenant's blocks from other nodes in background threads, while the tenant's own thread keeps serving."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fairlead.grid.messages import Problem
 from fairlead.grid.peers import Peers
 
 PREFIX = "fetch/"
-"""How the sessions begin that hold what is being brought; those of workers begin with a job."""
-_MOST = 2  # at the same time, of a tenant
-_IN_VAIN_S = 0.02  # who asks for what nobody has keeps all nodes busy: not more often than so
+"""Prefix of the session ids that hold blocks during a fetch; those of workers begin with a job."""
+_MOST = 2  # concurrent fetches of a tenant
+_IN_VAIN_S = 0.02  # pause after a miss: each one costs a request to every node
 
 log = logging.getLogger("fairlead.grid")
 
 OnFetched = Callable[[Problem | None], None]
-"""What is done when a block is here, or nobody has it, or there is no room for it: the problem."""
+"""Called when a fetch ends; the problem is None also when no node has the block."""
 
 
 class Fetches:
-    """Used by the tenant's thread alone, which does what is given to ``order``."""
+    """Used by the tenant's thread alone; ``order`` runs a function in that thread."""
 
     def __init__(self, store: ArenaStore, peers: Peers, order: Callable[[Callable[[], None]], None]) -> None:
         self._store, self._peers, self._order = store, peers, order
@@ -42,7 +42,7 @@ class Fetches:
         return block in self._waiting
 
     def fetch(self, block: str, then: OnFetched) -> None:
-        """Copy it here, once for all that wait for it; until all have done what they do then, it is pinned."""
+        """Copy a block to this node, once for all callers; it stays pinned until every callback has run."""
         if block not in self._waiting:
             self._waiting[block] = []
             self._queued.append(block)
@@ -56,7 +56,7 @@ class Fetches:
             threading.Thread(target=self._fetch, args=(self._queued.popleft(),), name=name, daemon=True).start()
 
     def _fetch(self, block: str) -> None:
-        """In a thread of its own: it may take as long as another node does."""
+        """Runs in a thread of its own: other nodes may be slow."""
         session, problem = f"{PREFIX}{secrets.token_hex(8)}", None
         try:
             with self._store.lock:
@@ -66,7 +66,7 @@ class Fetches:
         except Refusal as refusal:
             problem = refusal.problem
         except Exception:
-            log.exception("fault %s: a block for %s", secrets.token_hex(4), self._store.tenant)
+            log.exception("fault %s: fetching a block for tenant %s", secrets.token_hex(4), self._store.tenant)
         finally:
             self._order(partial(self._done, block, session, problem))
 

@@ -1,7 +1,7 @@
-"""Blocks from other nodes: the grid processes of one platform prove to each other that they are, and copy.
+"""Copies blocks between the grid processes of one platform, which authenticate each other by the platform's key.
 
-The line is made by the keepers, who alone get to each other's sockets; over it both sides prove that they know the
-platform's key, for the day on which it leads to another machine.
+The supervisors make the connections: only they can reach each other's sockets. Both grid processes then prove that
+they know the key, so that the same protocol is safe between machines.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fairlead.grid.messages import Commit, Fetch, Found, Missing, Peer, PeerList
 
 _NONCE = 32
 _ARRIVE_S, _PROVE_S, _FOUND_S = 10.0, 5.0, 20.0
-_BYTES_PER_S = 4 << 20  # a node that copies more slowly is as good as gone
-_LEND_S = 60.0  # for whoever asks to take what it asked for
-_LATE_S = 60.0  # for so long others are asked before a node that did not answer
+_BYTES_PER_S = 4 << 20  # a slower transfer counts as failed
+_LEND_S = 60.0  # for a peer to receive a block
+_LATE_S = 60.0  # a node that timed out is asked last for this long
 _PAUSE_S = 0.2
 
 _asks, _answers = framing.Decoder(Fetch), framing.Decoder(Found | Missing)
@@ -38,11 +38,11 @@ log = logging.getLogger("fairlead.grid")
 
 
 class UnknownPeer(OSError):
-    """The other side does not know the platform's key."""
+    """The peer does not know the platform's key."""
 
 
 def authenticate(key: bytes, line: socket.socket, *, calls: bool) -> None:
-    """Both sides show that they know the key, and neither shows the key; raises Stranger."""
+    """Mutual challenge-response over the shared key; raises UnknownPeer."""
     mine = secrets.token_bytes(_NONCE)
     line.sendall(mine)
     theirs = _receive_exactly(line, _NONCE)
@@ -67,41 +67,41 @@ def _receive_into(line: socket.socket, room: memoryview, deadline_s: float = inf
     place = 0
     while place < len(room):
         if time.monotonic() > deadline_s:
-            raise TimeoutError("the other node's grid process is too slow")
+            raise TimeoutError("the transfer is too slow")
         got = line.recv_into(room[place:], min(len(room) - place, 4 << 20))
         if not got:
-            raise ConnectionResetError("the other node's grid process is gone")
+            raise ConnectionResetError("the peer closed the connection")
         place += got
 
 
 def _receive_message(line: socket.socket, decoder: framing.Decoder) -> Any:
     (length,) = framing.HEADER.unpack(_receive_exactly(line, framing.HEADER.size))
     if length > 1 << 20:
-        raise ConnectionResetError("the other node's grid process talks nonsense")
+        raise ConnectionResetError(f"the peer announces a message of {length} bytes")
     return decoder.decode(_receive_exactly(line, length))
 
 
 @dataclass(slots=True)
 class _Asked:
-    """Lines to the other nodes, for one block."""
+    """The connections to other nodes for one fetch."""
 
     complete: threading.Event = field(default_factory=threading.Event)
     lines: list[tuple[str, socket.socket]] = field(default_factory=list)  # with the node's name
 
 
 class Peers:
-    """The other nodes, as seen from a grid process, and this one as they see it."""
+    """Fetches blocks from other nodes, and serves this node's blocks to them."""
 
     def __init__(self, ask: Callable[[str], None], store: Callable[[str], ArenaStore | None]) -> None:
         self._ask, self._store = ask, store
-        self._asked: dict[str, _Asked] = {}  # by what the keeper says again when it answers
-        self._late: dict[str, float] = {}  # nodes that did not answer, and until when others are asked before them
+        self._asked: dict[str, _Asked] = {}  # by the number that the supervisor repeats in its answer
+        self._late: dict[str, float] = {}  # nodes that timed out -> until when they are asked last
         self._key = b""
 
-    # ------------------------------------------------------------ called
+    # ------------------------------------------------------------ serving
 
     def accept_peers(self, door: PeerListener, listener: socket.socket) -> None:
-        """Others may come, in a thread of their own each."""
+        """Accept connections of other nodes, each in a thread of its own."""
         self._key = door.key
         threading.Thread(target=self._accept_loop, args=(door, listener), name="peers", daemon=True).start()
 
@@ -109,13 +109,13 @@ class Peers:
         while True:
             try:
                 line, _ = listener.accept()
-            except OSError as error:  # no descriptor is left, or no memory: it may be better soon
-                log.error("no other node is let in for a moment: %s", error)
+            except OSError as error:  # out of descriptors or memory: retry soon
+                log.error("connections of other nodes cannot be accepted at the moment: %s", error)
                 time.sleep(_PAUSE_S)
                 continue
             pid, uid = peer_credentials(line)
             if uid != door.uid:
-                log.warning("user %d (process %d) knocked at the door for peers and was refused", uid, pid)
+                log.warning("refused a peer connection of user %d (process %d)", uid, pid)
                 line.close()
                 continue
             threading.Thread(target=self._serve, args=(line,), name="peer", daemon=True).start()
@@ -130,7 +130,7 @@ class Peers:
                     self._send_block(line, session, _receive_message(line, _asks))
         except (OSError, ValueError) as error:
             if not isinstance(error, ConnectionResetError):
-                log.info("a line to another node's grid process ended: %s", error)
+                log.info("a peer connection ended: %s", error)
 
     def _send_block(self, line: socket.socket, session: str, wanted: Fetch) -> None:
         store = self._store(wanted.tenant)
@@ -153,12 +153,12 @@ class Peers:
             with store.lock:
                 store.end_session(session)
 
-    # ------------------------------------------------------------ calling
+    # ------------------------------------------------------------ fetching
 
     def add_lines(self, said: Peer, lines: list[socket.socket]) -> None:
-        """Lines to other nodes, as asked for; the last word comes with none."""
+        """Take the connections that were asked for; a message without any is the last."""
         asked = self._asked.get(said.tenant)
-        if not said.tenant:  # a keeper of an older version does not say who asked
+        if not said.tenant:  # a supervisor of an older version does not name the request
             asked = next(iter(list(self._asked.values())), None)
         if asked is None:
             for line in lines:
@@ -169,7 +169,7 @@ class Peers:
             asked.complete.set()
 
     def fetch(self, store: ArenaStore, session: str, block: str) -> bool:
-        """Copy the block into this arena and pin it, if any other node has it; raises Refusal if there is no room."""
+        """Copy the block into this arena and pin it; False when no node has it. Raises Refusal if there is no room."""
         number = f"{store.tenant}/{secrets.token_hex(8)}"
         asked = self._asked[number] = _Asked()
         self._ask(number)
@@ -185,12 +185,12 @@ class Peers:
                         return True
                 except TimeoutError as error:
                     self._postpone(node, error)
-                except (OSError, ValueError) as error:  # the next one may have it
+                except (OSError, ValueError) as error:  # the next node may have it
                     log.info("%s: %s", node, error)
         return False
 
     def _postpone(self, node: str, error: OSError) -> None:
-        log.warning("%s is asked after all others for a while: %s", node, error)
+        log.warning("%s timed out and is asked last for %.0f s: %s", node, _LATE_S, error)
         self._late[node] = time.monotonic() + _LATE_S
 
     def _authenticate(self, node: str, line: socket.socket) -> bool:

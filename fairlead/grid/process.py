@@ -1,6 +1,6 @@
-"""The grid process of one node: serves each tenant in a thread of its own, and runs no code of theirs.
+"""The grid process of one node: serves each tenant in a thread of its own and runs no tenant code.
 
-Everything that must outlive it (arenas, journals, listening sockets) is handed to it by its keeper, who keeps it, too.
+All that must outlive it (arenas, journals, listening sockets) comes from its supervisor, which keeps a descriptor too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from fairlead.grid.values import Usage
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _REPORT_S = 1.0
-_BUSY_S = 0.05  # that the background waits for a tenant's thread
+_BUSY_S = 0.05  # the background thread waits this long for a tenant's lock
 _HASH_PIECE = 1 << 20
 _DESCRIPTORS = 1 << 18
 
@@ -55,7 +55,7 @@ log = logging.getLogger("fairlead.grid")
 
 
 class GridProcess:
-    """Hears its keeper in the main thread, and looks after hashes and reports in another."""
+    """Handles the supervisor's messages in the main thread; hashes and reports in a background thread."""
 
     def __init__(self, control: socket.socket, spill: Path) -> None:
         self._control, self._spill = control, spill
@@ -65,7 +65,7 @@ class GridProcess:
         self._reported: dict[str, Usage] = {}
 
     def run(self) -> None:
-        """Until the keeper is gone."""
+        """Serve until the supervisor is gone."""
         threading.Thread(target=self._background, name="background", daemon=True).start()
         while True:
             data, descriptors = receive_packet(self._control)
@@ -73,8 +73,8 @@ class GridProcess:
                 return
             try:
                 self._handle_message(_orders.decode(data), descriptors)
-            except Exception:  # one tenant's trouble, as a rule: the others are served, and the keeper is answered
-                log.exception("fault %s: an order of the keeper", secrets.token_hex(4))
+            except Exception:  # usually one tenant's problem: keep serving the others
+                log.exception("fault %s: a message of the supervisor", secrets.token_hex(4))
 
     def _handle_message(self, said: FromSupervisor, descriptors: list[int]) -> None:
         match said:
@@ -114,22 +114,25 @@ class GridProcess:
         return None if server is None else server.store
 
     def _send(self, message: ToSupervisor) -> None:
-        with self._sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the main thread sees its end
+        with (
+            self._sending,
+            contextlib.suppress(BrokenPipeError, ConnectionResetError),
+        ):  # the main thread notices the end
             self._control.send(msgspec.msgpack.encode(message))
 
-    # ------------------------------------------------------------ in the background
+    # ------------------------------------------------------------ background
 
     def _background(self) -> None:
-        """A process that hashes and reports nothing any more is of no use: its keeper starts another one."""
+        """Hash and report for ever; ends the process on an internal error, so that the supervisor restarts it."""
         try:
             self._work_in_background()
         except Exception:
-            log.exception("fault %s: the background has ended, and the process with it", secrets.token_hex(4))
+            log.exception("fault %s: the background thread failed; ending the process", secrets.token_hex(4))
             os._exit(1)
 
     def _work_in_background(self) -> None:
         own = threading.get_native_id()
-        with contextlib.suppress(OSError):  # it is only slower than it could be
+        with contextlib.suppress(OSError):  # without it, hashing competes with workers
             os.setpriority(os.PRIO_PROCESS, own, max(10, os.getpriority(os.PRIO_PROCESS, own)))
         reported_s = 0.0
         while True:
@@ -143,11 +146,11 @@ class GridProcess:
                 time.sleep(0.05)
 
     def _guarded(self, work: Callable[[TenantServer], bool], server: TenantServer) -> bool:
-        """What goes wrong with one tenant stops the work for no other."""
+        """Run background work; log a failure instead of letting it stop the other tenants' work."""
         try:
             return work(server)
         except Exception:
-            log.exception("fault %s: in the background of %s", secrets.token_hex(4), server.store.tenant)
+            log.exception("fault %s: background work of tenant %s", secrets.token_hex(4), server.store.tenant)
             return False
 
     def _hash_one(self, server: TenantServer) -> bool:
@@ -171,10 +174,10 @@ class GridProcess:
         return True
 
     def _report(self, server: TenantServer) -> bool:
-        """What this tenant has, if that is news; one tenant at a time, as a packet has its limits."""
+        """Report the tenant's usage if it changed; one tenant per packet, whose size is limited."""
         tenant, lock = server.store.tenant, server.store.lock
         if not lock.acquire(timeout=_BUSY_S):
-            return False  # it writes gigabytes to a slow disk: nobody else waits for that
+            return False  # it may be spilling gigabytes: do not hold up other tenants
         try:
             server.store.end_dead_sessions()
             server.store.trim(time.monotonic())
@@ -188,7 +191,7 @@ class GridProcess:
 
 
 def fit_to_packet(tenant: str, usage: Usage) -> Report:
-    """What goes into a packet: of labels and jobs that are too many, those with the most bytes."""
+    """The usage as a report that fits into one packet; keeps the labels and jobs with the most bytes."""
     most = max(len(usage.by_label), len(usage.by_job))
     while len(msgspec.msgpack.encode(report := Report({tenant: usage}))) > PACKET_BYTES and most:
         most //= 2
@@ -203,7 +206,7 @@ def _largest(nbytes: dict[str, int], most: int) -> dict[str, int]:
 
 
 def _allow_descriptors() -> None:
-    """As many as can be had: all tenants' lines end here, some hundreds each."""
+    """Raise the limit of open files: each worker process of every tenant has a connection here."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # only root raises the hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, _DESCRIPTORS), max(most, _DESCRIPTORS)))
@@ -213,21 +216,21 @@ def _allow_descriptors() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fairlead.grid.process")
-    parser.add_argument("--control", type=int, required=True, help="descriptor of the line to the keeper")
-    parser.add_argument("--spill", type=Path, required=True, help="folder for blocks that do not fit into memory")
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the connection to the supervisor")
+    parser.add_argument("--spill", type=Path, required=True, help="folder for spilled blocks")
     parser.add_argument("--name", default="fl-grid")
     parser.add_argument("--uid", type=int, help="the user to become")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    spill = os.open(given.spill, os.O_PATH | os.O_DIRECTORY)  # the way there may be closed to that user
+    spill = os.open(given.spill, os.O_PATH | os.O_DIRECTORY)  # the user below may not be able to reach it
     _allow_descriptors()
-    if given.uid is not None:  # not before: Python itself may lie where only root gets to
+    if given.uid is not None:  # not earlier: imports may need root's access
         os.setgroups([])
         os.setresgid(given.uid, given.uid, given.uid)
         os.setresuid(given.uid, given.uid, given.uid)
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    libc.prctl(_PR_SET_DUMPABLE, 0)  # nobody of the same user looks into it either
+    libc.prctl(_PR_SET_DUMPABLE, 0)  # closed to other processes of the same user
     libc.prctl(_PR_SET_NAME, given.name.encode()[:15])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     GridProcess(socket.socket(fileno=given.control), Path(f"/proc/self/fd/{spill}")).run()

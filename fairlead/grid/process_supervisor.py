@@ -1,4 +1,4 @@
-"""Keeps the grid process of a node: starts it when somebody knocks, holds all that must outlive it, brings it back."""
+"""Supervises a node's grid process: starts it on the first connection, restarts it, and holds what must outlive it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from fairlead.grid.messages import (
 from fairlead.grid.sockets import bind, connect, receive_packet, send_packet
 from fairlead.grid.values import Usage
 
-_RESTART_S = 0.2  # between two starts: one that cannot live must not eat the machine
-_TOLD_S = 600.0  # for so long it is told that the process had to be started again
+_RESTART_S = 0.2  # at least this long between two starts
+_TOLD_S = 600.0  # a restart is reported for this long
 
 CHECK_S = 1.0
-_SILENT_S = 5.0  # then it is said
+_SILENT_S = 5.0  # of silence are reported
 _reports = framing.Decoder(ToSupervisor)
 
 log = logging.getLogger("fairlead.grid")
@@ -50,15 +50,15 @@ log = logging.getLogger("fairlead.grid")
 
 @dataclass(frozen=True, slots=True)
 class TenantMemory:
-    """What a tenant has, whoever serves it."""
+    """A tenant's memory, which outlives the grid process."""
 
     admit: Admit
-    descriptors: tuple[int, int, int]  # its arena to write, to read, and its journal
+    descriptors: tuple[int, int, int]  # arena writable, arena read-only, journal
 
 
 @dataclass(frozen=True, slots=True)
 class JobListener:
-    """Where the workers of a job knock."""
+    """The socket for the workers of one job."""
 
     listen: Listen
     path: Path
@@ -67,17 +67,17 @@ class JobListener:
 
 @dataclass(slots=True)
 class GridSupervisor:
-    """Not a thread: whoever owns it waits for :meth:`fileno` to be readable and then calls :meth:`turn`."""
+    """Not a thread: its owner calls :meth:`handle_events` when :meth:`fileno` is readable."""
 
     spill: Path
-    uid: int | None = None  # of the grid process; None: that of this one
+    uid: int | None = None  # user of the grid process; None: this process's user
     name: str = "fl-grid"
-    arena_bytes: int = 64 << 30  # of address space; memory is only used within the quota
+    arena_bytes: int = 64 << 30  # of address space; memory is used within the quota only
     log_path: Path | None = None
-    peer_path: Path | None = None  # where other nodes' keepers knock; theirs lie beside it, with the same suffix
+    peer_path: Path | None = None  # socket for other nodes; theirs lie beside it with the same suffix
     peer_key: bytes = b""
     environment: Mapping[str, str] | None = None
-    silence_s: float = 15.0  # a grid process that gives no sign of life for so long is ended and started anew
+    silence_s: float = 15.0  # a grid process that answers no ping for this long is restarted
     usage: dict[str, Usage] = field(default_factory=dict)
     _tenants: dict[str, TenantMemory] = field(default_factory=dict)
     _listeners: dict[str, JobListener] = field(default_factory=dict)
@@ -86,25 +86,25 @@ class GridSupervisor:
     _pidfd: int = -1
     _peer_listener: socket.socket | None = None
     _started_s: float = float("-inf")
-    _unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)  # with descriptors of its own
-    _unanswered_pings: int = 0  # for a sign of life, since the last one
-    _restarted: tuple[float, str] | None = None  # when it was started again, and why
+    _unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)  # with duplicated descriptors
+    _unanswered_pings: int = 0  # since the last Pong
+    _restarted: tuple[float, str] | None = None  # when it was last restarted, and why
     _poll: select.epoll = field(default_factory=select.epoll)
 
     @property
     def pid(self) -> int | None:
-        """Of the grid process, while there is one."""
+        """Pid of the grid process, while there is one."""
         return None if self._process is None else self._process.pid
 
     def fileno(self) -> int:
         return self._poll.fileno()
 
-    # ------------------------------------------------------------ who may come
+    # ------------------------------------------------------------ tenants and jobs
 
     def admit(self, admit: Admit) -> None:
-        """There is this tenant, with this quota from now on."""
+        """Admit a tenant, or change its quotas."""
         known = self._tenants.get(admit.tenant)
-        if known is not None:  # what lies there is encrypted as it is
+        if known is not None:  # existing blocks keep their key
             admit = msgspec.structs.replace(admit, key=known.admit.key, encrypted=known.admit.encrypted)
             if admit == known.admit:
                 return
@@ -118,7 +118,7 @@ class GridSupervisor:
         return arena, mapping.read_only(arena), journal
 
     def listen(self, job: str, tenant: str, path: Path, uid: int | None = None) -> str:
-        """Let this job's workers connect at the path; returns the token that they must show."""
+        """Listen for this job's workers at the path; returns the token that they must present."""
         if job in self._listeners:
             return self._listeners[job].listen.token
         listener = bind(path, uid)
@@ -130,23 +130,23 @@ class GridSupervisor:
         return door.listen.token
 
     def forget(self, job: str) -> None:
-        """None of its workers will come any more."""
+        """Stop listening for the job."""
         door = self._listeners.pop(job, None)
         if door is not None:
-            with contextlib.suppress(FileNotFoundError):  # a grid process listens there now
+            with contextlib.suppress(FileNotFoundError):  # not polled while a grid process serves it
                 self._poll.unregister(door.listener.fileno())
             door.listener.close()
             door.path.unlink(missing_ok=True)
             self._tell(Forget(job))
 
     def discard(self, label: str, tenant: str = "") -> None:
-        """Drop the blocks of this label, which nobody will ask for any more: one tenant's, or whoever has it."""
+        """Drop the blocks of this label: of one tenant, or of all."""
         self._tell(Discard(label, tenant))
 
-    # ------------------------------------------------------------ its process
+    # ------------------------------------------------------------ the process
 
     def handle_events(self) -> None:
-        """Deal with whatever has happened."""
+        """Handle exits, messages and first connections; returns at once."""
         for descriptor, events in self._poll.poll(0):
             if descriptor == self._pidfd:
                 self._handle_exit()
@@ -159,15 +159,15 @@ class GridSupervisor:
                 self.start()
 
     def check(self) -> None:
-        """To be called every :data:`CHECK_S`: asks for a sign of life, and starts anew what gives none.
+        """Ping the grid process, and restart it when too many pings went unanswered; call it every :data:`CHECK_S`.
 
-        What counts is how often it was asked in vain, not what a clock says: whoever asks may have been stopped itself.
+        Counts unanswered pings instead of elapsed time: this process may have been stopped itself.
         """
         if self._process is None:
             return
         if self._unanswered_pings * CHECK_S >= self.silence_s:
-            why = f"it gave no sign of life for {self.silence_s:g} s"
-            log.error("the grid process is ended and started again: %s", why)
+            why = f"it answered no ping for {self.silence_s:g} s"
+            log.error("restarting the grid process: %s", why)
             self._end_process()
             self._restart(why)
         else:
@@ -176,15 +176,15 @@ class GridSupervisor:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the grid of this node, or was a short time ago; empty: nothing."""
+        """The current or recent problem of this node's grid; empty when there is none."""
         if self._unanswered_pings * CHECK_S >= _SILENT_S:
-            return f"its grid process has given no sign of life for {self._unanswered_pings * CHECK_S:.0f} s"
+            return f"its grid process has not answered for {self._unanswered_pings * CHECK_S:.0f} s"
         if self._restarted is not None and (since_s := time.monotonic() - self._restarted[0]) < _TOLD_S:
-            return f"its grid process was started again {since_s:.0f} s ago: {self._restarted[1]}"
+            return f"its grid process was restarted {since_s:.0f} s ago: {self._restarted[1]}"
         return ""
 
     def start(self) -> None:
-        """Have a grid process, and tell it everything."""
+        """Start the grid process, unless it runs, and send it all tenants and listeners."""
         if self._process is not None:
             return
         time.sleep(max(0.0, min(_RESTART_S, self._started_s + _RESTART_S - time.monotonic())))
@@ -221,7 +221,7 @@ class GridSupervisor:
             )  # fmt: skip
 
     def _tell(self, message: FromSupervisor, descriptors: tuple[int, ...] | list[int] = ()) -> None:
-        """Now, or as soon as it reads: whoever keeps a grid process that hangs does not hang with it."""
+        """Send without blocking; queued while the grid process does not read."""
         if self._control is not None:
             self._unsent.append((msgspec.msgpack.encode(message), tuple(os.dup(each) for each in descriptors)))
             self._flush()
@@ -235,9 +235,9 @@ class GridSupervisor:
         except BlockingIOError:
             self._poll.modify(self._control.fileno(), select.EPOLLIN | select.EPOLLOUT)
             return
-        except (BrokenPipeError, ConnectionResetError):  # its successor will be told
+        except (BrokenPipeError, ConnectionResetError):  # its successor gets everything at its start
             pass
-        with contextlib.suppress(FileNotFoundError):  # it is about to be buried
+        with contextlib.suppress(FileNotFoundError):  # its exit is about to be handled
             self._poll.modify(self._control.fileno(), select.EPOLLIN)
 
     def _drop_unsent(self) -> None:
@@ -249,15 +249,15 @@ class GridSupervisor:
         assert self._control is not None
         try:
             data, _ = receive_packet(self._control)
-        except BlockingIOError:  # it was another process of the same number that said something
+        except BlockingIOError:  # the event was for a predecessor's descriptor of the same number
             return
         if not data:
-            self._poll.unregister(self._control.fileno())  # its end is dealt with when its process has ended
+            self._poll.unregister(self._control.fileno())  # handled when the process has ended
             return
         try:
             said = _reports.decode(data)
         except ValueError as error:
-            log.error("the grid process said what nobody understands: %s", error)
+            log.error("cannot decode a message of the grid process: %s", error)
             return
         match said:
             case Report():
@@ -268,10 +268,10 @@ class GridSupervisor:
                 self._connect_peers(said.tenant)
 
     def _connect_peers(self, tenant: str) -> None:
-        """Lines to the grid processes of the other nodes, and then the word that these were all."""
+        """Connect to the other nodes' grid processes and hand the connections over; a Peer without one is the last."""
         own = self.peer_path
         for path in sorted(own.parent.glob(f"*{own.suffix}")) if own is not None else ():
-            with contextlib.suppress(OSError):  # nobody is there any more, or it hangs and lets nobody in
+            with contextlib.suppress(OSError):  # the node is gone, or its backlog is full
                 if path != own:
                     with connect(path, 0.0) as line:
                         self._tell(Peer(path.stem, tenant), [line.fileno()])
@@ -279,15 +279,15 @@ class GridSupervisor:
 
     def _handle_exit(self) -> None:
         code = self._end_process()
-        log.warning("the grid process ended with %s and is started again", code)
-        self._restart(f"it ended with {code}")
+        log.warning("the grid process ended with code %s; restarting it", code)
+        self._restart(f"it ended with code {code}")
 
     def _restart(self, why: str) -> None:
         self._restarted = time.monotonic(), why
         self.start()
 
     def _end_process(self) -> int | None:
-        """It has ended, or ends now."""
+        """Kill and reap the process; returns its exit code."""
         if self._process is None:
             return None
         self._process.kill()
@@ -304,7 +304,7 @@ class GridSupervisor:
         return code
 
     def close(self) -> None:
-        """The end of it all: process, memory, sockets and what was spilled."""
+        """End the process and free memory, sockets and spilled blocks."""
         self._end_process()
         for job in list(self._listeners):
             self.forget(job)

@@ -1,4 +1,4 @@
-"""Room that is reserved ahead of need: filled while nobody waits for the grid process, and made a block afterwards."""
+"""Memory in the arena reserved ahead of need, filled without the grid process, and committed as a block."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fairlead.grid.values import BlockId
 
 
 class ReservedRoom:
-    """So many bytes of the arena, warm. Where memory is encrypted they are bytes of this process, sealed at the end.
+    """Prefaulted bytes of the arena; with encrypted memory, private bytes that commit encrypts into the arena.
 
-    It goes back by itself when its process dies: what was not committed never was.
+    The grid process frees it when this process dies before the commit.
     """
 
     def __init__(self, line: GridConnection, block: BlockId, nbytes: int) -> None:
-        """Ask for it; raises what the grid process answers when there is none."""
+        """Reserve the range; raises the grid process's refusal when there is no room."""
         self.id, self.nbytes = block, nbytes
         self._line = line
         sealed = bool(line.welcome.memory_key)
@@ -28,7 +28,7 @@ class ReservedRoom:
         self.in_arena = not sealed
 
     def commit(self, layout: Layout, *, kind: str, label: str = "", cost_s: float = 0.0) -> BlockId:
-        """It holds what the layout says, and is a block from now on."""
+        """Write padding and header and turn the range into a block."""
         layout.finish(self.view)
         if not self.in_arena:
             place = 0
@@ -39,12 +39,12 @@ class ReservedRoom:
         return self.id
 
     def give_back(self) -> None:
-        """It is not needed."""
+        """Free the reservation."""
         self._line.release(self.id, self._line.session)
 
 
 def warm(nbytes: int) -> memoryview:
-    """Memory of this process, with its pages at hand."""
+    """Private memory with its pages faulted in."""
     import numpy as np
 
     made = np.empty(nbytes, np.uint8)

@@ -1,4 +1,4 @@
-"""Sockets of the grid: at paths of any length, for one user alone, and packets that carry descriptors."""
+"""Unix sockets at paths of any length, restricted to one user, and packets that carry descriptors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_DESCRIPTORS = 8
 
 
 def receive_packet(packets: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and what it carries; empty when the other side is gone."""
+    """One packet and its descriptors; empty when the connection is closed."""
     try:
         data, descriptors, _, _ = socket.recv_fds(packets, PACKET_BYTES, _MOST_DESCRIPTORS)
     except ConnectionResetError:
@@ -27,13 +27,13 @@ def send_packet(packets: socket.socket, data: bytes, descriptors: Sequence[int] 
 
 
 def bind(path: Path, uid: int | None) -> socket.socket:
-    """A socket at the path, for one user alone; a stale one in its place is removed."""
+    """A listening socket that only this user can connect to; replaces a stale one."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     before = os.umask(0o177)
     try:
-        name = f"/proc/self/fd/{folder}/{path.name}"  # an address has 108 bytes, a path may have more
+        name = f"/proc/self/fd/{folder}/{path.name}"  # a socket address has 108 bytes, a path may have more
         listener.bind(name)
         if uid is not None and os.geteuid() == 0:
             os.chown(path, uid, uid, follow_symlinks=False)
@@ -45,7 +45,7 @@ def bind(path: Path, uid: int | None) -> socket.socket:
 
 
 def connect(path: Path, timeout_s: float | None = None) -> socket.socket:
-    """A line to whoever listens there; raises OSError."""
+    """Connect to the socket at the path; raises OSError."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     line.settimeout(timeout_s)
     try:

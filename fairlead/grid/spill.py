@@ -1,4 +1,4 @@
-"""Blocks on disk, encrypted: AES-GCM in pieces, each bound to its tenant, block and place."""
+"""Stores spilled blocks encrypted on disk: AES-GCM in pieces, each bound to its tenant, block and position."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _NONCE = struct.Struct(">8sI")
 
 
 class DamagedSpill(Exception):
-    """What lies there is not what was written, or not by us."""
+    """The stored block is truncated, changed, or not written by this platform."""
 
 
 def derive(key: bytes, purpose: str) -> bytes:
-    """A key for one purpose from a tenant's key."""
+    """Derive a key for one purpose from a tenant's key (HKDF)."""
     return HKDF(hashes.SHA256(), 32, salt=None, info=f"fairlead grid {purpose}".encode()).derive(key)
 
 
 class Cipher:
-    """Seals blocks of one tenant under a fresh nonce each."""
+    """Encrypts blocks of one tenant, each under a fresh nonce prefix."""
 
     def __init__(self, key: bytes, tenant: str) -> None:
         self._cipher = AESGCM(key)
         self._tenant = tenant.encode()
 
     def seal(self, block: str, data: memoryview) -> Iterator[bytes]:
-        """The prefix of the nonces, then the pieces."""
+        """Encrypt: yields the nonce prefix, then the pieces."""
         prefix = os.urandom(8)
         yield prefix
         for number, begin in enumerate(range(0, max(1, len(data)), PIECE)):
@@ -47,7 +47,7 @@ class Cipher:
             yield self._cipher.encrypt(_NONCE.pack(prefix, number), piece, bound)
 
     def open(self, block: str, nbytes: int, read: Callable[[int], bytes | memoryview]) -> Iterator[bytes]:
-        """The pieces again, from a reader of so many bytes; raises Spoiled."""
+        """Decrypt ``nbytes`` of content piece by piece from ``read(length)``; raises DamagedSpill."""
         prefix = bytes(read(8))
         for number, begin in enumerate(range(0, max(1, nbytes), PIECE)):
             length = min(PIECE, nbytes - begin)
@@ -55,10 +55,10 @@ class Cipher:
             try:
                 yield self._cipher.decrypt(_NONCE.pack(prefix, number), read(length + TAG), bound)
             except (InvalidTag, ValueError):
-                raise DamagedSpill(f"block {block} was changed where it was kept") from None
+                raise DamagedSpill(f"block {block} was changed on disk") from None
 
     def unseal(self, block: str, sealed: memoryview) -> Any:
-        """A whole sealed block in the clear, in memory of its own; raises Spoiled."""
+        """Decrypt a whole block into private memory; raises DamagedSpill."""
         nbytes = plain_bytes(len(sealed))
         plain = (ctypes.c_char * nbytes)()
         into, place, taken = memoryview(plain).cast("B"), 0, 0
@@ -78,12 +78,12 @@ class Cipher:
 
 
 def sealed_bytes(nbytes: int) -> int:
-    """How long it is when it is sealed."""
+    """Length of the encrypted form of this many bytes."""
     return 8 + nbytes + TAG * max(1, -(-nbytes // PIECE))
 
 
 def plain_bytes(nbytes: int) -> int:
-    """How long it was before."""
+    """Length of the content of this many encrypted bytes."""
     pieces = max(1, -(-(nbytes - 8) // (PIECE + TAG)))
     return nbytes - 8 - TAG * pieces
 
@@ -95,7 +95,7 @@ class Disk:
         self._folder, self._cipher = folder, cipher
 
     def write(self, block: str, data: memoryview) -> None:
-        """Whole or not at all."""
+        """Write the block atomically."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self._path(block).with_suffix(".part")
         try:
@@ -108,20 +108,20 @@ class Disk:
             raise
 
     def read(self, block: str, into: memoryview) -> None:
-        """Back into memory; raises Spoiled or OSError."""
+        """Read a block into memory; raises DamagedSpill or OSError."""
         place = 0
         with self._path(block).open("rb") as file:
             for piece in self._cipher.open(block, len(into), file.read):
                 into[place : place + len(piece)] = piece
                 place += len(piece)
         if place != len(into):
-            raise DamagedSpill(f"block {block} is shorter where it was kept")
+            raise DamagedSpill(f"block {block} is truncated on disk")
 
     def drop(self, block: str) -> None:
         self._path(block).unlink(missing_ok=True)
 
     def _path(self, block: str) -> Path:
-        """Where it lies; an id that leads anywhere else was let in by mistake, and goes no further."""
+        """Path of the block's file; raises ValueError for anything but a block id, which could lead elsewhere."""
         if not is_id(block):
-            raise ValueError(f"{block[:40]!r} is no id of a block")
+            raise ValueError(f"{block[:40]!r} is not a block id")
         return self._folder / block

@@ -1,4 +1,4 @@
-"""A grid of one node and one tenant without a platform: for tests, benchmarks and a look at it by hand."""
+"""A grid without a platform, for tests, benchmarks and trying it by hand."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fairlead.grid.values import DEFAULT_QUOTA, TOKEN_VARIABLE, VARIABLE
 
 
 class StandaloneGrid:
-    """A supervisor with a thread that listens to it; more tenants may be let in."""
+    """A grid supervisor with a thread that drives it."""
 
     def __init__(
         self, folder: Path, name: str = "grid", peers: Path | None = None, key: bytes = b"", silence_s: float = 15.0
     ) -> None:
-        """With a folder for peers, grids of the same folder and key lend each other what their tenants ask for."""
+        """Grids with the same ``peers`` folder and key fetch blocks from each other."""
         self.folder = folder
         peer_path = None if peers is None else peers / f"{name}.grid"
         self.supervisor = GridSupervisor(folder / "spill", name=f"fl-{name}", peer_path=peer_path, peer_key=key,
@@ -48,7 +48,7 @@ class StandaloneGrid:
 
     def admit(self, tenant: str = "tenant", quota: int = DEFAULT_QUOTA, *, encrypted: bool = False,
               spill_bytes: int = DEFAULT_QUOTA) -> dict[str, str]:  # fmt: skip
-        """Let a tenant in; returns the variables by which its workers find the grid."""
+        """Admit a tenant; returns the environment variables by which its workers find the grid."""
         key = secrets.token_bytes(32)
         path = self.folder / f"{tenant}.sock"
         with self._lock:
@@ -57,7 +57,7 @@ class StandaloneGrid:
         return {VARIABLE: str(path), TOKEN_VARIABLE: token}
 
     def connect(self, tenant: str = "tenant") -> Grid:
-        """As a worker of a tenant that was let in."""
+        """Connect as a worker of an admitted tenant."""
         with self._lock:
             token = self.supervisor.listen(tenant, tenant, self.folder / f"{tenant}.sock")
         return Grid(self.folder / f"{tenant}.sock", token)
@@ -71,7 +71,7 @@ class StandaloneGrid:
 
 @contextlib.contextmanager
 def standalone_grid(folder: Path, quota: int = DEFAULT_QUOTA, *, encrypted: bool = False) -> Iterator[StandaloneGrid]:
-    """A grid with one tenant, until the end of the block."""
+    """A grid with one admitted tenant, closed at the end of the block."""
     running = StandaloneGrid(folder)
     try:
         running.admit(quota=quota, encrypted=encrypted)

@@ -1,4 +1,4 @@
-"""One tenant's thread in the grid process: knows who connects, answers one after the other, sees who is gone."""
+"""Serves one tenant's workers in a thread of the grid process: authenticates them and answers their requests."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ from fairlead.grid.errors import Refusal, check_session, is_id
 from fairlead.grid.peer_fetches import PREFIX, Fetches
 from fairlead.grid.peers import Peers
 
-_ANSWER_S = 10.0  # a worker that does not read its answers is let go
-_HELLO_S = 10.0  # and so is one that does not say who it is
+_ANSWER_S = 10.0  # a worker that does not read an answer for this long is disconnected
+_HELLO_S = 10.0  # so is a connection without a Hello
 _PAGE = 512
 MOST_LINES = 1024
-"""Of one tenant on a node: every process of its workers that uses the grid has one. All tenants share the descriptors
-of the grid process, so further ones wait in the queue of the socket until one of these is closed."""
-_MOST_UNREAD = 64 << 20  # bytes of messages that have only begun, of a tenant
-_WARN_S = 60.0  # between two warnings of the same kind
-_PAUSE_S = 0.2  # until the next attempt, when the process itself has no descriptor left
-_MOST_HELD = 1 << 16  # blocks that a worker may say it has open
-_AGAIN_S, _LONGEST_AGAIN_S = 0.1, 5.0  # from a fault of a tenant's thread until it serves again
+"""Connections of one tenant on a node, one per worker process. All tenants share the grid process's descriptors, so
+further connections wait in the listen backlog until one is closed."""
+_MOST_UNREAD = 64 << 20  # bytes of incomplete messages, per tenant
+_WARN_S = 60.0  # between two warnings about paused accepting
+_PAUSE_S = 0.2  # until the next accept when the process is out of descriptors
+_MOST_HELD = 1 << 16  # blocks that a Hello may list as held
+_AGAIN_S, _LONGEST_AGAIN_S = 0.1, 5.0  # back-off after a fault of a tenant's thread
 
 log = logging.getLogger("fairlead.grid")
 
 
 class Connection:
-    """One worker's line."""
+    """One worker's connection."""
 
     def __init__(self, line: socket.socket, job: m.Listen, pid: int) -> None:
         self.line, self.job, self.pid = line, job, pid
-        self.session = ""  # empty until it has said hello
+        self.session = ""  # empty before its Hello
         self.since_s = time.monotonic()
         self.closed = False
-        self.unread = 0  # bytes that wait for the rest of their message, when it was last looked
-        self.requests: deque[Any] = deque()  # requests that it made, and nobody has answered yet
-        self.fetching = False  # for a block from another node: meanwhile nothing more is read
+        self.unread = 0  # bytes of an incomplete message at the last read
+        self.requests: deque[Any] = deque()  # received and not answered yet
+        self.fetching = False  # a block from another node; not read meanwhile
         self._unpacker = framing.Unpacker(m.FromClient, m.LONGEST)
 
     def receive(self) -> list[Any] | None:
-        """What it said; None when it is gone or talks nonsense."""
+        """The messages received; None when the connection is closed or a message is invalid."""
         try:
             data = self.line.recv(1 << 18)
             return self._unpacker.feed(data) if data else None
         except ConnectionResetError:
             return None
         except (OSError, ValueError) as error:
-            log.info("a worker of %s is let go: %s", self.job.job, error)
+            log.info("disconnecting a worker of %s: %s", self.job.job, error)
             return None
 
     def unread_growth(self) -> int:
-        """By how much more waits for the rest of its message than before."""
+        """Update the size of the incomplete message; returns the change in bytes."""
         before, self.unread = self.unread, len(self._unpacker)
         return self.unread - before
 
@@ -77,7 +77,7 @@ class Connection:
 
 
 class TenantServer(threading.Thread):
-    """Only its own tenant waits for what happens here, and nobody ever waits for it."""
+    """One tenant's thread: slow requests hold up that tenant only."""
 
     def __init__(self, store: ArenaStore, peers: Peers) -> None:
         super().__init__(name=f"tenant-{store.tenant}", daemon=True)
@@ -85,13 +85,13 @@ class TenantServer(threading.Thread):
         self._listeners: dict[str, tuple[m.Listen, socket.socket]] = {}
         self._connections: set[Connection] = set()
         self._warned_s = float("-inf")
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # a pipe could be full, and block who writes
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # a full pipe would block the writer
         self._orders: deque[Callable[[], None]] = deque()
         self._fetches = Fetches(store, peers, self._order)
         self._reset()
 
     def _reset(self) -> None:
-        """Without any line; the listeners stay."""
+        """Drop all connections and start over with the same listeners."""
         for connection in self._connections:
             connection.closed = True
             connection.line.close()
@@ -112,38 +112,38 @@ class TenantServer(threading.Thread):
     # ------------------------------------------------------------ from other threads
 
     def listen(self, job: m.Listen, listener: socket.socket) -> None:
-        """This job may connect."""
+        """Accept workers of this job."""
         self._order(partial(self._add_listener, job, listener))
 
     def forget(self, job: str) -> None:
-        """It will not any more."""
+        """Stop accepting workers of this job."""
         self._order(partial(self._remove_listener, job))
 
     def set_quota(self, admit: m.Admit) -> None:
-        """So much from now on."""
+        """Change the tenant's quotas."""
         self._order(partial(self._locked, partial(self.store.set_quota, admit.quota, admit.spill_bytes)))
 
     def discard(self, label: str) -> None:
-        """Away with the blocks of this label."""
+        """Remove the unused blocks of this label."""
         self._order(partial(self._locked, partial(self.store.discard, label)))
 
     def _order(self, work: Callable[[], None]) -> None:
-        """Have this done by the tenant's thread, in order, however busy that is."""
+        """Run this in the tenant's thread, in order; never blocks."""
         self._orders.append(work)
-        with contextlib.suppress(BlockingIOError):  # it has been woken up often enough
+        with contextlib.suppress(BlockingIOError):  # the counter is full: it wakes up anyway
             os.eventfd_write(self._wake, 1)
 
     # ------------------------------------------------------------ the tenant's thread
 
     def run(self) -> None:
-        """For ever: after a fault of ours it begins again, and workers find their pins and rooms as they were."""
+        """Serve for ever. After an internal error it restarts; workers reconnect and keep pins and reservations."""
         pause_s = _AGAIN_S
         while True:
             begun_s = time.monotonic()
             try:
                 self._serve_all()
             except Exception:
-                log.exception("fault %s: %s is served anew", secrets.token_hex(4), self.store.tenant)
+                log.exception("fault %s: restarting the thread of tenant %s", secrets.token_hex(4), self.store.tenant)
             quick = time.monotonic() - begun_s < _WARN_S
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_AGAIN_S) if quick else _AGAIN_S
@@ -157,7 +157,7 @@ class TenantServer(threading.Thread):
                 if key.fileobj == self._wake:
                     os.eventfd_read(self._wake)
                 elif isinstance(key.data, Connection):
-                    if not key.data.closed:  # by what another of these lines said
+                    if not key.data.closed:  # by an earlier event of this round
                         self._serve(key.data)
                 elif self._paused_until_s is None:
                     self._accept(key.data)
@@ -174,7 +174,7 @@ class TenantServer(threading.Thread):
             work()
 
     def _select_timeout_s(self) -> float | None:
-        """How long nothing has to be done if nobody says anything."""
+        """Seconds until the next timer; None when no timer runs."""
         oldest = next(iter(self._unauthenticated.values()), None)
         waits = [] if oldest is None else [oldest.since_s + _HELLO_S]
         if self._paused_until_s is not None and len(self._connections) < MOST_LINES:
@@ -187,11 +187,11 @@ class TenantServer(threading.Thread):
             self._drop_connection(oldest)
 
     def _pause_accepting(self, why: str, wait_s: float = 0.0) -> None:
-        """Let nobody in for now; whoever knocks waits."""
+        """Stop accepting for now; new connections wait in the backlog."""
         self._paused_until_s = time.monotonic() + wait_s
         if self._paused_until_s > self._warned_s + _WARN_S:
             self._warned_s = self._paused_until_s
-            log.warning("more lines of %s to the grid of this node have to wait: %s", self.store.tenant, why)
+            log.warning("further grid connections of tenant %s have to wait: %s", self.store.tenant, why)
         for _, listener in self._listeners.values():
             self._selector.unregister(listener)
 
@@ -221,12 +221,12 @@ class TenantServer(threading.Thread):
             line, _ = self._listeners[job.job][1].accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError as error:  # no descriptor is left, or no memory: it may be better soon
+        except OSError as error:  # out of descriptors or memory: retry soon
             self._pause_accepting(str(error), _PAUSE_S)
             return
         pid, uid = peer_credentials(line)
         if uid != (os.geteuid() if job.uid is None else job.uid):
-            log.warning("user %d knocked at the grid of %s and was refused", uid, self.store.tenant)
+            log.warning("refused a grid connection of user %d to tenant %s", uid, self.store.tenant)
             line.close()
             return
         line.settimeout(_ANSWER_S)
@@ -234,7 +234,7 @@ class TenantServer(threading.Thread):
         self._connections.add(connection)
         self._selector.register(line, selectors.EVENT_READ, connection)
         if len(self._connections) >= MOST_LINES:
-            self._pause_accepting(f"it has {len(self._connections)} lines already")
+            self._pause_accepting(f"it has {len(self._connections)} connections")
 
     def _serve(self, connection: Connection) -> None:
         said = connection.receive()
@@ -246,29 +246,29 @@ class TenantServer(threading.Thread):
         self._answer_pending(connection)
 
     def _answer_pending(self, connection: Connection) -> None:
-        """Answer what it asked, in order, as far as that can be done here and now."""
+        """Answer its requests in order, up to one that waits for another node."""
         while connection.requests and not connection.closed and not connection.fetching:
             request = connection.requests.popleft()
             self._answer(connection, request, partial(self._request, connection, request))
 
     def _answer(self, connection: Connection, request: Any, work: Callable[[], None]) -> None:
-        """Do this for it; whatever goes wrong, it hears so, and what it asks next is answered."""
+        """Run the work of a request; a failure is answered as a problem and later requests are still served."""
         try:
             work()
         except Refusal as refusal:
             self._send_problem(connection, request, refusal.problem)
         except OSError as error:
-            log.info("a worker of %s does not hear: %s", connection.job.job, error)
+            log.info("a worker of %s does not read its answers: %s", connection.job.job, error)
             self._drop_connection(connection)
-        except Exception:  # a fault of ours: whoever asked is told, and nobody else notices
+        except Exception:  # an internal error: only this worker is told
             number = secrets.token_hex(4)
             log.exception("fault %s: %s of %s", number, type(request).__name__, connection.job.job)
-            problem = m.Problem(f"a fault of the grid process: {number} in its log", "unavailable")
+            problem = m.Problem(f"internal error {number} of the grid process (see its log)", "unavailable")
             self._send_problem(connection, request, problem)
 
     def _send_problem(self, connection: Connection, request: Any, problem: m.Problem) -> None:
         if isinstance(request, m.Release):
-            return  # nobody listens for an answer
+            return  # a Release has no answer
         try:
             connection.answer(problem)
         except OSError:
@@ -278,7 +278,7 @@ class TenantServer(threading.Thread):
         if isinstance(request, m.Hello):
             self._handle_hello(connection, request)
         elif not connection.session:
-            raise Refusal("say hello first", "forbidden")
+            raise Refusal("the first message must be Hello", "forbidden")
         elif isinstance(request, m.Goodbye):
             with self.store.lock:
                 self.store.end_session(connection.session)
@@ -302,7 +302,7 @@ class TenantServer(threading.Thread):
         return is_id(block) and (block in self._fetches or block not in self.store.catalogue.entries)
 
     def _start_fetch(self, connection: Connection, request: m.Open) -> None:
-        """It is answered when the block is here, or cannot be had; others are served meanwhile."""
+        """Fetch the block from another node and answer afterwards; other workers are served meanwhile."""
         connection.fetching = True
         self._selector.unregister(connection.line)
         self._fetches.fetch(request.id, partial(self._finish_fetch, connection, request))
@@ -318,16 +318,16 @@ class TenantServer(threading.Thread):
             self._send_problem(connection, request, problem)
         self._answer_pending(connection)
 
-    # ------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------ requests
 
     def _handle_hello(self, connection: Connection, hello: m.Hello) -> None:
         if hello.token != connection.job.token:
-            raise Refusal("this token opens nothing here", "forbidden")
+            raise Refusal("invalid grid token", "forbidden")
         if connection.session not in ("", f"{connection.job.job}/{hello.session}"):
-            raise Refusal("a line is one worker's", "forbidden")
+            raise Refusal("a connection cannot change its session", "forbidden")
         check_session(hello.session)
         if len(hello.held) > _MOST_HELD:
-            raise Refusal(f"a worker has at most {_MOST_HELD} blocks open", fix="close some")
+            raise Refusal(f"a worker may have at most {_MOST_HELD} blocks open", fix="close some")
         with self.store.lock:
             session = f"{connection.job.job}/{hello.session}"
             self.store.attach_session(
@@ -336,7 +336,7 @@ class TenantServer(threading.Thread):
         connection.session = session
         self._unauthenticated.pop(connection.line.fileno(), None)
         before, self._lines[session] = self._lines.get(session), connection
-        if before is not None and before is not connection:  # what waits there is older than what is held now
+        if before is not None and before is not connection:  # requests queued there are older than this Hello
             self._drop_connection(before)
         store = self.store
         connection.answer(m.Welcome(store.tenant, store.size, store.warm, store.memory_key), store.reading)
@@ -369,7 +369,7 @@ class TenantServer(threading.Thread):
         return m.Blocks(page, more=len(found) > _PAGE)
 
     def _drop_connection(self, connection: Connection) -> None:
-        """The line is closed: by its worker, with it, or by what happened in between."""
+        """Close a connection, whoever ended it; the session stays while its process lives and holds blocks."""
         connection.closed = True
         if not connection.fetching:
             self._selector.unregister(connection.line)

@@ -1,4 +1,4 @@
-"""The log of the platform's own processes: structured lines, without secrets, in files that do not grow for ever."""
+"""The log of the platform's own processes: structured lines without secrets, in rotated files."""
 
 from fairlead.logbook.redact import redact
 from fairlead.logbook.rotate import roll_over

@@ -1,4 +1,4 @@
-"""Takes out of a line of the log whatever opens something: tokens, passwords in addresses, values of telling names."""
+"""Redacts credentials in log lines: tokens, passwords in URLs, cookies, and values of sensitive names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COOKIE = re.compile(r"(\b(?:__Host-)?fairlead(?:_\d+)?=)[^\s;,\"']+")
 
 
 def text(line: str) -> str:
-    """The text with every token, password and cookie in it hidden; a token's id stays, to know which it was."""
+    """The text with tokens, passwords and cookies masked; a token's id stays, to identify it."""
     if "fl_" in line:
         line = _TOKEN.sub(rf"fl_\1_{HIDDEN}", line)
     if "://" in line:
@@ -29,7 +29,7 @@ def text(line: str) -> str:
 
 
 def redact(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The last processor of structlog before a line is written."""
+    """Redact a log line; the last structlog processor before it is written."""
     return {key: _value(key, value) for key, value in line.items()}
 
 

@@ -1,4 +1,4 @@
-"""A log file that is put aside when it is large, with whatever is printed past the logger, by several processes."""
+"""Rotates a log file that is the stderr of several processes, including output that bypasses the logger."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KEPT = 3  # older parts, as name.log.1 (the newest) to name.log.3
 
 
 def roll_over(path: Path, limit_bytes: int, kept: int = KEPT) -> None:
-    """If standard error is this file and it is large, or another process put it aside, go on in a fresh one.
+    """Rotate the file behind standard error when it is large; follow when another process has rotated it.
 
-    Output and error of the process both go on there. Whoever may not rename (inside a sandbox) writes on.
+    Redirects stdout and stderr to the new file. A process that may not rename it (in a sandbox) keeps writing.
     """
     try:
         mine = os.fstat(2)
@@ -48,13 +48,13 @@ def _go_on_in(path: Path) -> None:
 
 
 class StandardError(logging.Handler):
-    """Writes lines to standard error, whatever that is by now, and keeps the file behind it small."""
+    """Writes lines to the current standard error and rotates the file behind it."""
 
     def __init__(self, path: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
         super().__init__()
         self._path = path
         self._limit_bytes = limit_bytes
-        self._process = os.getpid()  # a forked child has an output of its own, and nothing to put aside
+        self._process = os.getpid()  # a forked child has its own output and rotates nothing
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -63,5 +63,5 @@ class StandardError(logging.Handler):
                 roll_over(self._path, self._limit_bytes)
             sys.stderr.write(line)
             sys.stderr.flush()
-        except (OSError, ValueError):  # a full disk or a closed pipe must not end what was to be logged
+        except (OSError, ValueError):  # a full disk or closed pipe must not fail the caller
             return

@@ -1,4 +1,4 @@
-"""Sets the log of a process up: one format for our own lines and for those of libraries."""
+"""Configures a process's log: one format for the platform's lines and those of libraries."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 FORMAT_VARIABLE, LEVEL_VARIABLE, BYTES_VARIABLE = "FAIRLEAD_LOG_FORMAT", "FAIRLEAD_LOG_LEVEL", "FAIRLEAD_LOG_BYTES"
 VARIABLES = (FORMAT_VARIABLE, LEVEL_VARIABLE, BYTES_VARIABLE)
-"""What the processes that a control plane starts are told by."""
+"""The variables that processes started by the control plane inherit."""
 
 
 def wanted_format(given: str | None = None) -> Format:
-    """The format that was given, or that the environment names."""
+    """The given format, or that of the environment."""
     return cast(Format, _one_of(FORMATS, given, FORMAT_VARIABLE, "--log-format", "text"))
 
 
@@ -51,9 +51,9 @@ def configure(
     path: Path | None = None,
     facts: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """From now on this process logs to standard error: as asked for, or as the environment says.
+    """Log to standard error, in the given format and level or those of the environment.
 
-    ``path`` is the file behind standard error, which is put aside when it is large. ``facts`` are part of every line.
+    ``path`` is the file behind standard error, which is rotated when large. ``facts`` are added to every line.
     """
     chosen, threshold = wanted_format(format), wanted_level(level)
 
@@ -82,12 +82,12 @@ def configure(
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=finish))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)  # libraries speak up only when something is wrong
+    root.setLevel(logging.WARNING)  # of libraries, warnings only
     logging.getLogger("fairlead").setLevel(threshold.upper())
 
 
 def forget() -> None:
-    """Leave logging as a fresh process finds it: a worker forked from us is the tenant's, and so is its log."""
+    """Reset logging as in a fresh process: a forked worker belongs to the tenant."""
     root = logging.getLogger()
     root.handlers.clear()
     root.setLevel(logging.WARNING)
@@ -101,7 +101,7 @@ def _as_json(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
 
 
 def _as_text(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
-    """For people: time, level, what, and the rest as key=value. What strangers wrote cannot begin a line of its own."""
+    """A readable line: time, level, message, other fields as key=value. Values cannot start a new line."""
     time, level, what = line.pop("timestamp", ""), line.pop("level", method), _plain(str(line.pop("event", "")))
     trace = line.pop("exception", None) or line.pop("trace", None)
     rest = " ".join(f"{key}={_plain(value)}" for key, value in line.items() if key != "logger" and value is not None)

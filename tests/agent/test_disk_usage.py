@@ -40,8 +40,8 @@ def test_what_is_held_is_told_by_parts(tmp_path: Path) -> None:
     assert held.files == 5
     assert held.limit_problem(6 * MB, "vision") is None
     assert held.limit_problem(3 * MB, "vision") == (
-        "its folder holds 5.3 MB, and 3.1 MB are allowed; the biggest part is logs with 4.2 MB; write less, or let an "
-        "admin allow more: fairlead tenant update vision --disk 10.5MB"
+        "its folder takes 5.3 MB of 3.1 MB allowed; the largest part is logs with 4.2 MB; write less, or ask an admin "
+        "to raise the limit: fairlead tenant update vision --disk 10.5MB"
     )
 
 
@@ -72,7 +72,7 @@ def test_a_folder_too_deep_to_be_measured_is_complained_about(tmp_path: Path) ->
         here = below
     os.close(here)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert "folders deep" in str(measure(tmp_path).limit_problem(1 << 40, "vision"))
+    assert "levels deep" in str(measure(tmp_path).limit_problem(1 << 40, "vision"))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -83,7 +83,7 @@ def test_a_folder_that_its_owner_closed_is_complained_about(tmp_path: Path, clos
     (tmp_path / closed).chmod(0)
     held = measure(tmp_path)
     (tmp_path / closed).chmod(0o700)
-    assert "cannot be looked into" in str(held.limit_problem(MB, "vision"))
+    assert "cannot be read" in str(held.limit_problem(MB, "vision"))
 
 
 def test_too_many_files_are_complained_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +299,9 @@ def test_a_job_over_its_disk_is_ended_alone_and_its_log_says_why(home: Path) -> 
             await here.start("bomb", ["node-0"], *python(bomb + "\ntime.sleep(600)"), disk_bytes=16 * MB)
             end = (await here.some(wire.Exited, job="bomb"))[0]
             assert (end.cause, end.code, end.signal) == ("disk-full", None, 9)
-            held = re.search(r"the biggest part is output with ([\d.]+) MB", end.detail)  # as far as it came
+            held = re.search(r"the largest part is output with ([\d.]+) MB", end.detail)  # as far as it came
             assert held is not None and 15 < float(held[1]) < 68 and "--disk" in end.detail, end.detail
-            assert f"fairlead: ended because {end.detail}\n" in await here.log("bomb")
+            assert f"fairlead: killed because {end.detail}\n" in await here.log("bomb")
             assert here.of(wire.Exited, "quiet") == []
             await here.backend.stop("quiet", {"w0": "node-1"}, 0.0)
 
@@ -333,9 +333,9 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("open(f'{place}/much', 'wb').write(b'x' * 64 * 2**20)", "its snapshots in memory hold 67"),
-        ("[open(f'{place}/{n}', 'w').close() for n in range(20_000)]", "keeps more than 10000 files in memory"),
-        ("os.chdir(place); [(os.mkdir('d'), os.chdir('d')) for _ in range(1500)]", "folders deep"),
+        ("open(f'{place}/much', 'wb').write(b'x' * 64 * 2**20)", "its snapshots in memory take 67"),
+        ("[open(f'{place}/{n}', 'w').close() for n in range(20_000)]", "has more than 10000 files in memory"),
+        ("os.chdir(place); [(os.mkdir('d'), os.chdir('d')) for _ in range(1500)]", "levels deep"),
     ],
 )
 def test_memory_that_is_for_snapshots_of_all_is_not_for_one_to_fill(home: Path, code: str, why: str) -> None:

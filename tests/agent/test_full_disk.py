@@ -44,7 +44,7 @@ def test_no_room_before_the_code_began_is_no_failure_of_the_code(small: Path) ->
             (small / "filler").write_bytes(bytes(room.f_bavail * room.f_frsize - (8 << 20)))
             await here.start("starts", ["node-0"], "true")
             (end,) = await here.some(wire.Exited, job="starts")
-            assert end.cause == "no-room" and "are left on the disk" in end.detail
+            assert end.cause == "no-room" and "are free on the disk" in end.detail
             await here.backend.release("starts", {"w0": "node-0"})
             (small / "filler").unlink()
             await here.start("again", ["node-0"], "true")

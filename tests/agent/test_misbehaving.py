@@ -46,7 +46,7 @@ def test_a_worker_that_talks_nonsense_or_too_much_is_ended_and_harms_nobody(home
         async with platform(home, "1") as here:
             venv = fake_venv(here, f"line.sendall({words})\ntime.sleep(60)\n")
             await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
-            assert "nonsense" in (await here.some(wire.Raised))[0].error
+            assert "invalid message" in (await here.some(wire.Raised))[0].error
             assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
             assert here.of(NodeLost) == [] and len(here.of(wire.Snapshot)) < 25_000, "cut off half way at the latest"
 
@@ -60,7 +60,7 @@ def test_a_worker_that_says_more_than_anybody_stores_is_ended_and_its_words_stay
             await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
             assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
             said = here.of(wire.Raised)
-            assert "more than the platform keeps" in said[-1].error
+            assert "more unstored messages than the platform keeps" in said[-1].error
             assert sum(len(each.error) for each in said) < 18 << 20
             assert here.of(NodeLost) == []
 
@@ -105,7 +105,7 @@ def test_a_message_is_no_longer_than_its_kind_needs(home: Path, words: str) -> N
         async with platform(home, "1") as here:
             venv = fake_venv(here, f"line.sendall(framing.pack({words}))\ntime.sleep(60)\n")
             await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
-            assert "over the limit" in (await here.some(wire.Raised))[0].error
+            assert "exceeds the limit" in (await here.some(wire.Raised))[0].error
             assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
 
     run(scene())

@@ -74,5 +74,5 @@ def test_groups_of_nodes_may_say_where_they_are() -> None:
     mixed = [shape.node(NodeState.READY) for shape in parse_nodes("2x0.5@eu+gdpr+old,1", 4, 8 << 30)]
     assert [node.places - {node.name} for node in mixed] == [{"eu", "gdpr", "old"}] * 2 + [{"local"}]
     for wrong in ("2@", "2@eu us", "2@+gdpr"):
-        with pytest.raises(InvalidSpec, match="not a place"):
+        with pytest.raises(InvalidSpec, match="not a zone or label"):
             parse_nodes(wrong, 4, 8 << 30)

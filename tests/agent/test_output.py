@@ -53,7 +53,7 @@ def test_only_the_newest_bytes_stay_on_the_disk_and_readers_go_on_where_they_wer
     assert newest.startswith("line "), "a line that was dropped in part is not shown"
     assert notice == (
         f"fairlead: {len(whole) - 30 - len(newest)} bytes are missing here: "
-        "only the newest of a log are kept (the tenant's policy.log)"
+        "a log keeps its newest bytes only (the tenant's policy.log)"
     )
     assert read_logs(folder, {"w0": rest.offset}, 1 << 20) == []
     log.close()
@@ -231,7 +231,7 @@ def test_the_log_of_a_worker_out_of_memory_says_what_was_asked_for_and_what_to_d
             await here.start("bomb", ["node-0"], *bomb, memory_bytes=64 << 20)
             assert (await here.some(wire.Exited, job="bomb"))[0].cause == "out-of-memory"
             assert await here.log("bomb") == (
-                "fairlead: ended because it used more memory than the 67.1 MB that were asked for; "
+                "fairlead: killed because it used more memory than the requested 67.1 MB; "
                 "raise resources.memory\n"
             )
 

@@ -167,13 +167,13 @@ def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: 
     plain.mkdir()
     if os.geteuid() == 0:
         os.chown(stranger, 4711, 4711)
-        with pytest.raises(bwrap_args.CannotStart, match=r"belongs to neither.*fairlead tenant update t --grant"):
+        with pytest.raises(bwrap_args.CannotStart, match=r"is neither.*fairlead tenant update t --grant"):
             bwrap_args.virtual_environment(spec(venv=str(stranger)), [])
         assert bwrap_args.virtual_environment(spec(venv=str(stranger)), [tmp_path])
     assert bwrap_args.virtual_environment(spec(venv=str(fine)), []) == [fine]
     odd = [Path(f"{fine}/../fine"), Path("/a\0b"), Path("/\ud800")]
     wrongs = [(place, "not a virtual") for place in (plain, Path("/etc"), *odd)]
-    for wrong, why in (*wrongs, (elsewhere, "do not see")):
+    for wrong, why in (*wrongs, (elsewhere, "cannot see")):
         with pytest.raises(bwrap_args.CannotStart, match=why):
             bwrap_args.virtual_environment(spec(venv=str(wrong)), [])
     os.mkfifo(plain / "pyvenv.cfg")
@@ -189,14 +189,14 @@ def test_a_virtual_environment_that_could_be_exchanged_after_the_look_is_refused
         bwrap_args.virtual_environment(spec(venv=str(linked)), [])
     assert bwrap_args.virtual_environment(spec(venv=str(linked)), [tmp_path]) == [linked], "seen with what was granted"
     of_a_job = venv(tmp_path / "home" / "jobs" / "j" / "output" / "venv")
-    with pytest.raises(bwrap_args.CannotStart, match="put in its place"):
+    with pytest.raises(bwrap_args.CannotStart, match="could replace it"):
         bwrap_args.virtual_environment(spec(venv=str(of_a_job)), [], [tmp_path / "home"])
     anybodys = venv(tmp_path / "shared" / "venv")
     anybodys.parent.chmod(0o777)
-    with pytest.raises(bwrap_args.CannotStart, match="put in its place"):
+    with pytest.raises(bwrap_args.CannotStart, match="could replace it"):
         bwrap_args.virtual_environment(spec(venv=str(anybodys)), [])
     if os.geteuid() == 0:
         anybodys.parent.chmod(0o755)
         os.chown(anybodys.parent, 4711, 4711)
-        with pytest.raises(bwrap_args.CannotStart, match="put in its place"):
+        with pytest.raises(bwrap_args.CannotStart, match="could replace it"):
             bwrap_args.virtual_environment(spec(venv=str(anybodys)), [])

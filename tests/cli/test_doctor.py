@@ -276,7 +276,7 @@ def test_an_attempt_in_a_child_tells_why_it_did_not_work() -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     assert in_child(refused) == "Operation not permitted"
-    assert in_child(lambda: os.kill(os.getpid(), 9)) == "the attempt died"
+    assert in_child(lambda: os.kill(os.getpid(), 9)) == "the attempt was killed"
     assert in_child(lambda: 1 // 0) == "ZeroDivisionError: integer division or modulo by zero"
     assert tried_in_child(lambda: str(1 // 0)) == "ZeroDivisionError: integer division or modulo by zero"
     assert in_child(lambda: None) is None

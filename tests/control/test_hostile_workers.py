@@ -99,7 +99,7 @@ def test_a_hostile_message_fails_its_own_job_with_one_line(db: Opened, name: str
             good = await platform.submit(waits(clock, "good", "text"))
             one, other = await platform.ended(bad, good)
             assert (one.phase, other.phase) == (JobPhase.FAILED, JobPhase.SUCCEEDED)
-            assert "nonsense" in (one.message or "") and "\n" not in (one.message or "")
+            assert "invalid message" in (one.message or "") and "\n" not in (one.message or "")
 
     run(scene())
 

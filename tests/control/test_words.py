@@ -61,7 +61,7 @@ def test_words_that_cannot_be_stored_fail_their_own_job_only(running: Opened, bo
     running.write(lambda c: store_events(c, [said("bad", 1, body), said("good", 2, good)], 201.0))
     bad = job(running, "bad")
     assert (bad.phase, bad.then) == (JobPhase.STOPPING, JobPhase.FAILED)
-    assert "nonsense" in (bad.message or "")
+    assert "invalid message" in (bad.message or "")
     assert job(running, "good").step == 3
     assert running.read(nodes.cursors) == {("node-0", "inc"): 2}, "it must not come again for ever"
 

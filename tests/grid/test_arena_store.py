@@ -77,7 +77,7 @@ def test_room_asked_for_twice_is_the_same_room_and_nobody_elses(make: Make) -> N
     first = store.reserve("s", A, 1000)
     assert store.reserve("s", A, 1000) == first and not store.contains(A)
     for who, nbytes in (("other", 1000), ("s", 1001)):
-        with pytest.raises(Refusal, match="is there already") as refused:
+        with pytest.raises(Refusal, match="exists already") as refused:
             store.reserve(who, A, nbytes)
         assert code(refused) == "conflict"
     with pytest.raises(Refusal, match="was not reserved"):
@@ -89,7 +89,7 @@ def test_a_block_is_what_was_committed_first(make: Make) -> None:
     store = make()
     store.reserve("s", A, 1000)
     for header in (-1, 1001):
-        with pytest.raises(Refusal, match="a header longer than its block"):
+        with pytest.raises(Refusal, match="is longer than its block"):
             store.commit("s", Commit(A, header, "k"))
     assert not store.contains(A)
     placed = store.commit("s", Commit(A, 1000, "table", "mine", 2.5))
@@ -256,7 +256,7 @@ def test_a_spoiled_block_is_refused_and_its_room_comes_back(make: Make, tmp_path
         put(store, block)
     (file,) = tmp_path.rglob(A)
     file.write_bytes(file.read_bytes()[:-1] + b"!")
-    with pytest.raises(Refusal, match="cannot be brought back") as refused:
+    with pytest.raises(Refusal, match="cannot be restored") as refused:
         store.open("s", A)
     assert code(refused) == "unavailable"
     used = store.usage().used

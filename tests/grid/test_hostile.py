@@ -61,7 +61,7 @@ def test_an_id_that_is_a_path_reaches_no_file_of_another_tenant(grids: Make) -> 
 def test_what_is_no_id_is_refused_and_the_tenant_is_served_on(grids: Make, name: str) -> None:
     grid = grids(quota=2 * MB).connect()
     for request in (m.Reserve(name, 10), m.PutSmall(name, b"x", 0, "k")):
-        with pytest.raises(InvalidSpec, match="no id of a block"):
+        with pytest.raises(InvalidSpec, match="is not a block id"):
             grid._line.ask(request)
     for asked in (m.Open(name), m.Drop(name)):
         with pytest.raises(NotFound):
@@ -72,7 +72,7 @@ def test_what_is_no_id_is_refused_and_the_tenant_is_served_on(grids: Make, name:
 def test_a_disk_writes_no_file_but_that_of_a_block(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "own", Cipher(bytes(32), "tenant"))
     for attempt in (lambda: disk.write("../x", memoryview(b"x")), lambda: disk.drop("../x")):
-        with pytest.raises(ValueError, match="no id of a block"):
+        with pytest.raises(ValueError, match="is not a block id"):
             attempt()
     assert not (tmp_path / "x").exists()
 

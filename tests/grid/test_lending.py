@@ -196,7 +196,7 @@ def test_a_node_that_copies_too_slowly_is_late(
 
 def test_a_block_for_which_there_is_no_room_here_is_refused(nodes: Nodes, store: ArenaStore, tmp_path: Path) -> None:
     lender = holding(tmp_path / "there", A, nbytes=9 * MB)
-    with pytest.raises(Refusal, match="more than the"):
+    with pytest.raises(Refusal, match="exceed tenant"):
         nodes.fetch(store, A, ("n1", lender.line()))
     lender.wait()
 

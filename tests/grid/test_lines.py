@@ -102,13 +102,13 @@ def test_a_process_that_is_killed_holds_nothing_even_if_nobody_asks_for_its_exit
 def test_an_interrupted_request_leaves_no_answer_for_the_next(grids: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = grids().connect()
     blocks = [grid.put([filled(number).data], kind="k", meta={}) for number in range(2)]
-    hear = grid._line._handle_message
+    hear = grid._line._receive
 
     def interrupted(descriptors: int) -> Any:
-        monkeypatch.setattr(grid._line, "_handle_message", hear)
+        monkeypatch.setattr(grid._line, "_receive", hear)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grid._line, "_handle_message", interrupted)
+    monkeypatch.setattr(grid._line, "_receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         grid.open(blocks[0])
     assert bytes(grid.open(blocks[1]).parts()[0]) == filled(1).tobytes()

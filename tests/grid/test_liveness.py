@@ -140,8 +140,8 @@ def test_a_grid_process_that_hangs_is_started_again_with_all_that_was_in_it(grid
     assert (after.used, after.pinned, after.spilled) == (before.used, before.pinned, before.spilled)
     assert bytes(view) == filled(5).tobytes()
     assert (
-        "started again" in standalone_grid.supervisor.trouble
-        and "no sign of life for 3 s" in standalone_grid.supervisor.trouble
+        "was restarted" in standalone_grid.supervisor.trouble
+        and "answered no ping for 3 s" in standalone_grid.supervisor.trouble
     )
     for number, block in enumerate(blocks):
         assert bytes(grid.open(block).parts()[0]) == filled(number).tobytes()
@@ -153,7 +153,7 @@ def test_a_grid_process_that_is_only_slow_is_left_alone(grids: Make) -> None:
     pid = standalone_grid.supervisor.pid or 0
     os.kill(pid, signal.SIGSTOP)
     try:
-        until(lambda: "no sign of life" in standalone_grid.supervisor.trouble, what="it is said")
+        until(lambda: "has not answered" in standalone_grid.supervisor.trouble, what="it is said")
     finally:
         os.kill(pid, signal.SIGCONT)
     until(lambda: not standalone_grid.supervisor.trouble, what="it is heard again")

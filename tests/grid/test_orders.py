@@ -235,7 +235,7 @@ def test_a_keeper_says_when_its_process_is_silent(kept: tuple[GridSupervisor, so
     while not supervisor.trouble:
         quiet += 1
         supervisor._unanswered_pings = quiet
-    assert quiet * CHECK_S >= 5.0 and f"no sign of life for {quiet * CHECK_S:.0f} s" in supervisor.trouble
+    assert quiet * CHECK_S >= 5.0 and f"has not answered for {quiet * CHECK_S:.0f} s" in supervisor.trouble
 
 
 def test_lines_to_all_other_nodes_are_brought_in_order_and_then_the_word_that_these_were_all(

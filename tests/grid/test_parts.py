@@ -58,9 +58,9 @@ def test_what_numpy_does_not_know_comes_as_tensors_only() -> None:
         ["x", "torch.bfloat16", [2]]
     ]
     assert torch.equal(found.tensors()["x"], given.detach()) and found.tensors()["x"].dtype == torch.bfloat16
-    with pytest.raises(InvalidSpec, match="NumPy does not know"):
+    with pytest.raises(InvalidSpec, match="NumPy does not support"):
         found.arrays()
-    with pytest.raises(InvalidSpec, match="x holds objects"):
+    with pytest.raises(InvalidSpec, match="x holds Python objects"):
         flatten({"x": np.array([{}, 1], object)})
 
 
@@ -80,7 +80,7 @@ def test_columns_of_a_table_are_arrays_however_deep_their_lists_of_fixed_size_ar
     assert arrays["deep"].tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]
     assert arrays["n"].tolist() == [1, 2] and arrays["flag"].tolist() == [True, False] and arrays["flag"].dtype == bool
     assert found.tensors()["deep"].shape == (2, 3, 2)
-    for columns, words in (({"n": [1, None]}, "1 empty values"), ({"s": ["a", "b"]}, "no fixed size")):
+    for columns, words in (({"n": [1, None]}, "1 empty values"), ({"s": ["a", "b"]}, "no fixed width")):
         with pytest.raises(InvalidSpec, match=words):
             table(columns).arrays()
 

@@ -116,14 +116,14 @@ def test_the_grid_process_of_a_node_is_no_root_and_may_be_killed(scene: Scene) -
 def test_a_grid_process_that_hangs_is_started_again_and_the_nodes_say_so(scene: Scene) -> None:
     hung = until(scene.grid_process, PATIENCE_S, "a grid process")
     os.kill(hung.pid, signal.SIGSTOP)
-    said = scene.admin.until(lambda told: "has given no sign of life" in told["nodes"][0]["grid_trouble"], "nodes")
+    said = scene.admin.until(lambda told: "has not answered for" in told["nodes"][0]["grid_trouble"], "nodes")
     assert said["nodes"][0]["state"] == "ready", "jobs run on"
     until(lambda: not hung.is_running(), PATIENCE_S, "its end")
     reads = scene.told()["reads"]
     until(lambda: scene.told()["reads"] > reads + 4, PATIENCE_S, "reads")
     assert scene.told()["wrong"] == 0
-    scene.admin.until(lambda told: "started again" in told["nodes"][0]["grid_trouble"], "nodes")
-    assert "node-0: its grid process was started again" in scene.admin("nodes").out
+    scene.admin.until(lambda told: "was restarted" in told["nodes"][0]["grid_trouble"], "nodes")
+    assert "node-0: its grid process was restarted" in scene.admin("nodes").out
 
 
 def _left_root(process: psutil.Process) -> int:

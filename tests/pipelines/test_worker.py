@@ -51,7 +51,7 @@ class _Grid:
         self._reached = reached
 
     def open(self, block: str) -> Any:
-        raise Unavailable("block b cannot be brought back: spoiled")
+        raise Unavailable("block b cannot be restored from disk: spoiled")
 
     def usage(self) -> None:
         if not self._reached:

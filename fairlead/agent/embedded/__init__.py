@@ -1,1 +1,1 @@
-"""One machine with virtual nodes: a host that stays warm, node managers that watch, fork servers that start workers."""
+"""The embedded engine: virtual nodes of one machine, each a node manager and a fork server below a shared warm host."""

@@ -1,4 +1,4 @@
-"""The embedded backend: one machine, virtual nodes, nothing else installed."""
+"""The embedded backend: runs gangs on virtual nodes of this machine, with nothing else installed."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ log = logging.getLogger("fairlead.local")
 
 
 class LocalBackend:
-    """Gangs on the virtual nodes of this machine.
+    """Runs gangs on the virtual nodes of this machine.
 
-    A command to a node that is lost does nothing: all that ran there is gone, and its NodeLost is in the events.
+    A command to a lost node does nothing: its workers are gone and its NodeLost is among the events.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class LocalBackend:
         self.capabilities = Capabilities(
             "local", "user" if os.geteuid() == 0 else "none", detection_s=1.0, one_machine=True
         )
-        self._isolation = isolation  # None: as the last time, or the best that works
-        self._strangers = strangers  # several tenants are here already: nothing less than a sandbox, unless told so
-        self._derive = derive  # keys from the platform's own; None: the grid of each node makes its own
+        self._isolation = isolation  # None: as at the last start, or the strongest level that works
+        self._strangers = strangers  # several tenants exist: "auto" then means sandbox
+        self._derive = derive  # derives keys from the platform's key; None: each node's grid makes its own
         self._home = home
         self._shapes = tuple(nodes)
         self._restart_s = restart_s
@@ -75,12 +75,12 @@ class LocalBackend:
         self._tasks: list[asyncio.Task[None]] = []
         self._events: asyncio.Queue[BackendEvent | None] = asyncio.Queue()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ open and close
 
     async def open(self, epoch: int) -> None:
-        """Start or adopt all nodes; without nodes of its own those of the last time, or one for the whole machine.
+        """Start or adopt all nodes: the given ones, those of the last start, or one for the whole machine.
 
-        Nodes that do not answer, or cannot be started, keep nobody waiting, as long as there is another one.
+        Raises only when no node comes up; a node that does not answer delays nothing.
         """
         self._home.create()
         self._home.create_memory()
@@ -94,10 +94,10 @@ class LocalBackend:
         self._epoch = epoch
         names = {shape.name for shape in self._shapes}
         for record in records(self._home):
-            if record.node not in names:  # of an earlier division of this machine
+            if record.node not in names:  # of an earlier --nodes
                 await asyncio.to_thread(fence, self._home, record.node, epoch)
         await asyncio.to_thread(host_client.retire_host, self._home)
-        # Before the nodes are asked for, so that it is started once.
+        # Before the nodes, so that the host is started only once.
         host = await host_client.connect_host(self._home, preload=self._preload)
         self._supervisors = {
             shape.name: NodeSupervisor(
@@ -115,29 +115,31 @@ class LocalBackend:
         lost = next((failure for failure in failures if isinstance(failure, LostLeadership)), None)
         if lost is not None or len(failures) == len(self._supervisors):
             if lost is None:
-                await self.shutdown()  # not one is there: leave no host waiting
+                await self.shutdown()  # no node came up: leave no host behind
             await self.close()
             raise lost or failures[0]
         self._note_isolation()
-        if self.capabilities.isolation == "sandbox":  # tenants come to count on it: a node without is better not there
+        if (
+            self.capabilities.isolation == "sandbox"
+        ):  # tenants rely on it: a node that cannot provide it must not come up
             for supervisor in self._supervisors.values():
                 supervisor.require_isolation("sandbox")
 
     def _note_isolation(self) -> None:
-        """What is in force is what the weakest node has."""
+        """Report the isolation of the weakest node."""
         found = [
             supervisor.status.isolation.partition(",")[0]
             for supervisor in self._supervisors.values()
             if supervisor.status
         ]
-        now = self.capabilities.isolation  # while all are lost
+        now = self.capabilities.isolation  # kept while all nodes are lost
         weakest = max(found, key=lambda level: LEVELS.index(level) if level in LEVELS else 0, default=now)
         self.capabilities = dataclasses.replace(
             self.capabilities, isolation=weakest, isolation_chosen=self._isolation in ("user", "none")
         )
 
     async def _keep_host(self, line: socket.socket) -> None:
-        """Have a host at all times, so that every node gets its fork server."""
+        """Restart the host whenever it ends, so that every node gets its fork server."""
         while True:
             with line:
                 await host_client.until_gone(line)
@@ -149,14 +151,14 @@ class LocalBackend:
             try:
                 line = await host_client.connect_host(self._home, preload=self._preload)
             except (Unavailable, OSError) as error:
-                log.error("no host: %s", error)
+                log.error("the host process does not start: %s", error)
                 continue
             for supervisor in self._supervisors.values():
                 supervisor.refresh_host()
             return line
 
     async def close(self) -> None:
-        """Let go of the nodes; what runs goes on running."""
+        """Disconnect from the nodes; workers keep running."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -164,7 +166,7 @@ class LocalBackend:
         self._events.put_nowait(None)
 
     async def shutdown(self) -> None:
-        """End everything of this home on this machine, opened here or not, and leave nothing behind."""
+        """End all processes of this home on this machine, opened by this object or not, and remove their files."""
         await self.close()
         found = records(self._home)
         for record in found:
@@ -179,7 +181,7 @@ class LocalBackend:
         for node in nodes:
             fence(self._home, node, self._epoch)
         host_client.end_host(self._home)
-        for record in records(self._home):  # what was being started when this began
+        for record in records(self._home):  # nodes that were being started meanwhile
             fence(self._home, record.node, self._epoch)
         with contextlib.suppress(OSError):
             remove(self._home.memory)
@@ -189,7 +191,7 @@ class LocalBackend:
         for folder in (self._home.gangs, self._home.etc):
             shutil.rmtree(folder, ignore_errors=True)
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ inventory, events, logs
 
     async def inventory(self) -> Inventory:
         self._note_isolation()
@@ -199,7 +201,7 @@ class LocalBackend:
         return {name: _facts(supervisor) for name, supervisor in self._supervisors.items()}
 
     async def events(self) -> AsyncIterator[BackendEvent]:
-        """All that happens from the opening on, until this is closed."""
+        """All events from open() to close()."""
         while (event := await self._events.get()) is not None:
             yield event
 
@@ -216,7 +218,7 @@ class LocalBackend:
     # ------------------------------------------------------------ gangs
 
     async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
-        """Start the members on all their nodes at once; nodes without room are asked again until the time is over."""
+        """Start the members on all nodes at once; retry nodes without room until the time is over."""
         deadline_s = time.monotonic() + within_s
         orders = self._orders(gang, order)
         while True:
@@ -236,7 +238,7 @@ class LocalBackend:
             await asyncio.sleep(_TRY_AGAIN_S)
 
     def _orders(self, gang: Gang, order: LaunchOrder) -> dict[str, wire.Start]:
-        """The command for each node."""
+        """The Start command of each node."""
         devices: dict[str, dict[str, int]] = {}
         for member in gang.members:
             devices.setdefault(member.node, {})[member.worker] = member.device
@@ -254,7 +256,7 @@ class LocalBackend:
         }  # fmt: skip
 
     async def _start_on_node(self, node: str, body: wire.Start) -> str | None:
-        """Why the node does not start its part; None when it does."""
+        """Start a node's part of the gang; returns why the node refuses, or None."""
         try:
             reply = await self._ask(node, body, required=True)
         except NodeRefused as error:
@@ -268,7 +270,7 @@ class LocalBackend:
         await self._command_nodes(_grouped(workers), tell_order)
 
     def _for_protocol(self, node: str, job: str, message: wire.ToWorker) -> wire.ToWorker:
-        """The message as this node's version knows it: before protocol 6 the leader named the file of a rendezvous."""
+        """The message for this node's protocol: before version 6 the leader named the rendezvous file."""
         status = self._supervisor(node).status
         if not isinstance(message, wire.Join) or status is None or status.protocol >= 6:
             return message
@@ -305,30 +307,30 @@ class LocalBackend:
             case _:
                 await supervisor.stop(stay_down=action is NodeAction.STOP)
 
-    # ------------------------------------------------------------ asking nodes
+    # ------------------------------------------------------------ requests to nodes
 
     def _supervisor(self, name: str) -> NodeSupervisor:
         try:
             return self._supervisors[name]
         except KeyError:
             known = ", ".join(self._supervisors) or "none"
-            raise NotFound(f"there is no node {name}", field="node", value=name, fix=f"use one of: {known}") from None
+            raise NotFound(f"no node {name}", field="node", value=name, fix=f"use one of: {known}") from None
 
     async def _ask(self, name: str, body: wire.ToNode, *, required: bool = False) -> wire.Reply | None:
-        """The node's answer, or None when it is lost; other trouble is logged, or raised if it must arrive."""
+        """The node's answer, or None when the node is lost; other failures are logged, or raised if ``required``."""
         supervisor = self._supervisor(name)
         if isinstance(supervisor.failure, LostLeadership):
             raise supervisor.failure
         if supervisor.link is None and not (required and supervisor.fencing):
             return None
         try:
-            if supervisor.link is None:  # what it was told before may still begin there: its NodeLost follows
-                raise NodeGone(f"{name} is given up, and is not known to be ended yet")
+            if supervisor.link is None:  # earlier commands may still take effect until its NodeLost
+                raise NodeGone(f"{name} is being fenced")
             return await supervisor.link.request(body)
         except NodeGone as error:
             if required and (
                 supervisor.link is not None or supervisor.fencing
-            ):  # the node comes back, or its NodeLost follows
+            ):  # it reconnects, or its NodeLost follows
                 raise
             log.warning("%s: %s", name, error)
             return None
@@ -341,7 +343,7 @@ class LocalBackend:
     async def _command_nodes(
         self, workers: Mapping[str, list[str]], body: Callable[[str, list[str]], wire.ToNode]
     ) -> None:
-        """Command every node; raises when one that is not lost may not have heard it, so that it is said again."""
+        """Send a command to every node; raises when a node that is not lost may have missed it."""
         answers = await asyncio.gather(
             *(self._ask(node, body(node, names), required=True) for node, names in workers.items()),
             return_exceptions=True,
@@ -353,7 +355,7 @@ class LocalBackend:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a keeper ended by an error", exc_info=error)
+        log.error("a node supervisor failed", exc_info=error)
 
 
 def _grouped(workers: Mapping[str, str]) -> dict[str, list[str]]:
@@ -372,7 +374,7 @@ def _node(supervisor: NodeSupervisor) -> Node:
 def _facts(supervisor: NodeSupervisor) -> dict[str, Any]:
     status, telemetry = supervisor.status, supervisor.telemetry
     if status is None:
-        last = {"isolation": supervisor.isolation} if supervisor.isolation else {}  # as it was, and will be again
+        last = {"isolation": supervisor.isolation} if supervisor.isolation else {}  # the last known level
         return {"state": "waking" if supervisor.waking else "asleep" if supervisor.asleep else "lost", **last}
     load = {"cpu_fraction": telemetry.cpu_fraction, "memory_bytes": telemetry.memory_bytes} if telemetry else {}
     return {

@@ -1,4 +1,4 @@
-"""Workers on slower cores and behind slower links than this machine has: cgroup quotas, network namespaces, tc."""
+"""Emulates slower cores and links for measured workers: cgroup quotas, network namespaces and tc."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairlead.agent.node.cgroups import Group, create_node_group, discard
 from fairlead.errors import Refused
 
 INTERFACE = "fl0"
-"""Of every worker, called alike everywhere: torch looks for its peers on an interface of this name."""
+"""Name of every worker's interface: torch finds its peers by it."""
 
 _HEAVY = 100
-"""Ordinary processes that the measured workers weigh together against all others."""
+"""CPU weight of the measured workers together, in ordinary processes."""
 
 _PARTING_S = 5.0
 
@@ -26,21 +26,21 @@ _NEEDS_ROOT = "leave out --link and --speeds, or run it as root: sudo fairlead p
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """Where one worker is to run."""
+    """Namespace, interface and control groups of one worker."""
 
     namespace: str | None = None
     interface: str | None = None
     cgroups: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()  # control groups in which to get ready
+    before: tuple[str, ...] = ()  # control groups during start-up, without a quota
 
 
 @contextmanager
 def emulated(
     workers: int, bytes_per_s: float | None, latency_s: float, cores: Sequence[float]
 ) -> Iterator[list[Emulated]]:
-    """Places for so many workers: each behind a link of its own if there is a bandwidth, each with so many cores.
+    """One environment per worker: a link of its own when ``bytes_per_s`` is given, a quota when ``cores`` are.
 
-    Everything is taken apart again at the end. Without root, or without ``ip`` and ``tc``, it is refused.
+    Removed at the end of the block. Raises Refused without root, ``ip`` or ``tc``.
     """
     with ExitStack() as stack:
         groups = [stack.enter_context(_quota(f"w{at}", part)) for at, part in enumerate(cores)] or [()] * workers
@@ -59,26 +59,24 @@ def emulated(
 def _quota(name: str, cores: float | None) -> Iterator[tuple[str, ...]]:
     group: Group = create_node_group(f"measure-{os.getpid()}", name, {} if cores is None else {"cpu": cores})
     if not group.folders:
-        raise Refused("this user may not limit the cores of processes", field="--speeds", fix=_NEEDS_ROOT)
+        raise Refused("this user may not set cpu quotas", field="--speeds", fix=_NEEDS_ROOT)
     if cores is not None:
         group.forbid_burst()
     above = Group(group.version, tuple(folder.parent for folder in group.folders))
-    above.set_cpu_weight(
-        _HEAVY
-    )  # a quota emulates a slow core only if it is always reached, whatever else the machine does
+    above.set_cpu_weight(_HEAVY)  # or other load would take cores below the quota
     try:
         yield tuple(str(folder) for folder in group.folders)
     finally:
         deadline_s = time.monotonic() + _PARTING_S
         while not discard(group) and time.monotonic() < deadline_s:
-            time.sleep(0.02)  # what was killed is still on its way out
+            time.sleep(0.02)  # killed processes are still exiting
 
 
 @contextmanager
 def _network(workers: int, bytes_per_s: float, latency_s: float) -> Iterator[list[str]]:
-    """A namespace per worker, and one with a bridge in the middle; what leaves or reaches a worker is slowed."""
+    """A namespace per worker and one with a bridge between them; each link is limited in both directions."""
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
-        raise Refused("links are emulated with ip and tc, as root", field="--link", fix=_NEEDS_ROOT)
+        raise Refused("emulating links needs root, ip and tc", field="--link", fix=_NEEDS_ROOT)
     hub = f"fl{os.getpid()}-hub"
     names = [f"fl{os.getpid()}-{at}" for at in range(workers)]
     try:
@@ -108,7 +106,7 @@ def _connect(hub: str, name: str, at: int, bytes_per_s: float, latency_s: float)
 
 
 def _slow(namespace: str, device: str, bytes_per_s: float) -> None:
-    burst = max(64_000, int(bytes_per_s / 100))  # what may pass at once: the kernel's clock does not tick more often
+    burst = max(64_000, int(bytes_per_s / 100))  # at least what passes within one kernel tick
     rate = f"{int(bytes_per_s * 8)}bit"
     words = ["qdisc", "add", "dev", device, "root", "handle", "1:", "tbf", "rate", rate, "burst", str(burst)]
     _run("tc", "-n", namespace, *words, "latency", "400ms")
@@ -120,8 +118,8 @@ def _delay(namespace: str, latency_s: float) -> None:
         _run("tc", "-n", namespace, *words)
     except Refused:
         raise Refused(
-            "this kernel has no netem, so latency cannot be added when measuring", field="--link",
-            fix="leave out what stands behind the comma",
+            "this kernel has no netem, so latency cannot be emulated", field="--link",
+            fix="leave out the latency behind the comma",
         ) from None  # fmt: skip
 
 

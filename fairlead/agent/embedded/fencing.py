@@ -1,4 +1,4 @@
-"""Makes sure that nothing of a node lives on: without that certainty two generations of a job could meet."""
+"""Fences a node: kills all its processes, so that two generations of a job can never run at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GONE_S = 10.0
 
 
 def fence(home: Home, node: str, epoch: int | None) -> None:
-    """Kill all of the node, wait until it is gone, and remove its traces; raises when a newer leader has it already."""
+    """Kill the node's processes and remove its files; raises LostLeadership when a newer leader has the node."""
     record = read_record(home, node)
     if record is not None:
         if epoch is not None and record.epoch > epoch:
@@ -29,7 +29,7 @@ def fence(home: Home, node: str, epoch: int | None) -> None:
 
 
 def _kill_once(record: NodeRecord, group: cgroups.Group) -> bool:
-    """One round of killing; says whether there was nothing left to kill."""
+    """One round of killing; True when nothing was left."""
     group.kill()
     left = [
         process for process in _all(record) if processes.kill(process) and not processes.has_released_memory(process)
@@ -43,7 +43,7 @@ def _all(record: NodeRecord) -> list[Process]:
     workers = {worker.process.pid: worker for worker in record.workers.values()}
 
     def belongs(pid: int) -> bool:
-        """In a worker's session, and not a stranger to whom its number was given since."""
+        """True for a process in a worker's session; guards against a reused session id."""
         worker = workers.get(processes.session_of(pid) or 0)
         return worker is not None and (processes.alive(worker.process) or _of_job(pid, worker.job))
 

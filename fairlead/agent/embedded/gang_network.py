@@ -1,11 +1,11 @@
-"""A network of its own for every gang, shared by its workers on all nodes of this machine and by nobody else.
+"""Gives every gang a network namespace of its own, shared by its workers on all nodes of this machine.
 
-torch's store and gloo know no authentication: who reaches their ports belongs to the gang. So a gang has a network
-namespace that holds nothing but a loopback. It lives as long as one of its members; whoever starts another finds it
-through the members that are written down.
+torch's store and gloo have no authentication: any process that reaches their ports can join. So a gang's network
+has nothing but a loopback. It lives as long as one member does; a new member finds it through the members on
+record.
 
-Every sandbox is built with such a network. A worker joins that of the gang's first member, whose own becomes the
-gang's.
+Every sandbox is built with such a network; a worker leaves it for that of the gang's first member, whose own network
+becomes the gang's.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _WAIT_S = 5.0
 
 
 def join(folder: Path, job: str, own: int) -> None:
-    """Take the calling process into its gang's network: that of a member who lives, or else its own, given here.
+    """Move the calling process into its gang's network: that of a living member, or else ``own``.
 
-    Only who is in it is written down, and nobody else can look meanwhile: no gang ends up in two.
+    Entering and recording happen under a lock, so a gang cannot end up in two networks.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     record = _locked(folder / job)
@@ -47,7 +47,7 @@ def join(folder: Path, job: str, own: int) -> None:
 
 @contextlib.contextmanager
 def entered(namespace: int) -> Iterator[None]:
-    """As root, be in this network for a moment; who could not come back must not go on, so that error passes."""
+    """As root, enter a network for the block. A failure to return is raised: the process must not go on in it."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         linux.enter(namespace, linux.CLONE_NEWNET)
@@ -60,7 +60,7 @@ def entered(namespace: int) -> Iterator[None]:
 
 
 def forget(folder: Path, job: str) -> None:
-    """The job has ended: nobody will join its network any more."""
+    """Remove the record of an ended job's network."""
     (folder / job).unlink(missing_ok=True)
 
 
@@ -70,12 +70,14 @@ def _locked(path: Path) -> int:
         record = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(record).st_nlink:  # else it was removed before we had it
+            if os.fstat(record).st_nlink:  # otherwise it was removed before we locked it
                 return record
         except BlockingIOError:
             if time.monotonic() > deadline_s:
                 os.close(record)
-                raise OSError(errno.ETIMEDOUT, "another node keeps the gang's network locked") from None
+                raise OSError(
+                    errno.ETIMEDOUT, f"another node has held the lock of the gang's network for {_WAIT_S:g} s"
+                ) from None
             time.sleep(0.001)
         os.close(record)
 
@@ -83,7 +85,7 @@ def _locked(path: Path) -> int:
 def _read(record: int) -> list[Process]:
     try:
         return msgspec.json.decode(os.pread(record, 1 << 20, 0), type=list[Process])
-    except msgspec.MsgspecError:  # new, or cut off by a crash: then its members are gone as well
+    except msgspec.MsgspecError:  # new, or truncated by a crash, after which its members are gone too
         return []
 
 
@@ -93,19 +95,19 @@ def _write(record: int, members: list[Process]) -> None:
 
 
 def _network_of(member: Process) -> int | None:
-    """The network that the member is in, unless it has just ended."""
+    """The member's network; None when it has just ended."""
     try:
         found = os.open(f"/proc/{member.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if processes.alive(member):  # else what was opened may be that of a stranger with its number
+    if processes.alive(member):  # otherwise the pid may have been reused
         return found
     os.close(found)
     return None
 
 
 def create_network() -> int:
-    """As root, a network with nothing but a loopback; it lives as long as the descriptor, or whoever is in it."""
+    """As root, create a network with nothing but a loopback; it lives as long as its descriptor or a process in it."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         linux.unshare(linux.CLONE_NEWNET)

@@ -1,4 +1,4 @@
-"""Starts the host when there is none, and asks it for nodes."""
+"""Starts the host process when there is none, and sends it requests."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = logging.getLogger("fairlead.local")
 
 
 def host_environment() -> dict[str, str]:
-    """What the host is started with: workers are forked from it, so it must not know the platform's secrets."""
+    """Environment of the host: workers are forked from it, so it must not contain the platform's secrets."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return kept | {"PYTHONPATH": str(Path(fairlead.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 
 
 async def connect_host(home: Home, *, preload: bool) -> socket.socket:
-    """A line to the host, started if need be."""
+    """Connect to the host; starts it if need be."""
     deadline = asyncio.get_running_loop().time() + _START_S
     started = False
     while True:
@@ -50,7 +50,7 @@ async def connect_host(home: Home, *, preload: bool) -> socket.socket:
                 started = True
             if asyncio.get_running_loop().time() > deadline:
                 fix = f"look into {home.logs / 'host.log'}"
-                raise Unavailable(f"the host process does not come up: {error}", fix=fix) from None
+                raise Unavailable(f"the host process did not come up within {_START_S:g} s: {error}", fix=fix) from None
             await asyncio.sleep(0.01)
         else:
             line.setblocking(False)
@@ -58,7 +58,7 @@ async def connect_host(home: Home, *, preload: bool) -> socket.socket:
 
 
 async def _start_whole(home: Home, preload: bool) -> None:
-    """Start it, and see it started even when cancelled: one that comes up later would be nobody's."""
+    """Start the host; wait for it even when cancelled, so that no host comes up unnoticed."""
     start = asyncio.ensure_future(asyncio.to_thread(_start, home, preload))
     try:
         await asyncio.shield(start)
@@ -83,26 +83,26 @@ def _start(home: Home, preload: bool) -> None:
 
 
 async def ask_host(home: Home, request: HostRequest, *, preload: bool) -> Done:
-    """One request, one answer."""
+    """Send one request and return the answer."""
     with await connect_host(home, preload=preload) as line:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(line, msgspec.json.encode(request))
-        async with asyncio.timeout(_ANSWER_S):  # not wait_for, which an answer makes deaf to being cancelled
+        async with asyncio.timeout(_ANSWER_S):  # not wait_for, which loses a cancellation that arrives with the answer
             data = await loop.sock_recv(line, sockets.PACKET_BYTES)
     if not data:
-        raise Unavailable("the host process ended while it was asked")
+        raise Unavailable("the host process ended during a request")
     return msgspec.json.decode(data, type=Done)
 
 
 async def start_node(home: Home, config: NodeConfig, *, preload: bool) -> None:
-    """Have a node manager started; raises with one line and a fix when tenants could not run on this machine."""
+    """Have the host start a node manager; raises Unavailable with a fix when tenants cannot run on this machine."""
     done = await ask_host(home, StartNode(config), preload=preload)
     if done.problem is not None:
         raise Unavailable(done.problem, fix=done.fix)
 
 
 async def until_gone(line: socket.socket) -> None:
-    """Return when the host at the other end is gone."""
+    """Return when the host has closed the connection."""
     try:
         while await asyncio.get_running_loop().sock_recv(line, 1):
             pass
@@ -111,22 +111,22 @@ async def until_gone(line: socket.socket) -> None:
 
 
 def retire_host(home: Home) -> None:
-    """End a host of another version, which would fork what is out of date; all that it forked lives on.
+    """End a host that runs other code than this process; its node managers and fork servers live on.
 
-    Of the same protocol, too: it forks the code that it loaded when it was started, not what was installed since.
+    Also one of the same protocol: it forks the code that it loaded at its start, not what is installed now.
     """
     found = read_host(home)
     if found is None or (found.protocol, found.build) == (wire.PROTOCOL, code_digest()):
         return
-    log.info("the host is of another version and is replaced")
-    processes.kill(found.process)  # not asked: it would end its nodes with it
+    log.info("replacing the host: it runs another version")
+    processes.kill(found.process)  # not asked to shut down: it would end its nodes too
     processes.wait_gone(lambda: not processes.alive(found.process), 5.0)
     for name in ("host.pid", "host.sock"):
         (home.run / name).unlink(missing_ok=True)
 
 
 def end_host(home: Home) -> None:
-    """Make sure that no host of this home is alive: ask it, and kill it if it does not follow (it may load torch)."""
+    """End this home's host: ask it, and kill it if it does not follow in time (it may be loading torch)."""
     found = read_host(home)
     if found is None:
         return
@@ -138,7 +138,7 @@ def end_host(home: Home) -> None:
             line.recv(sockets.PACKET_BYTES)
             processes.wait_gone(lambda: not processes.alive(process), 2 * _FOLLOW_S)
     except OSError as error:
-        log.info("the host does not answer and is killed: %s", error)
+        log.info("killing the host, which does not answer: %s", error)
     processes.kill(process)
     processes.wait_gone(lambda: not processes.alive(process), 5.0)
     for name in ("host.pid", "host.sock"):

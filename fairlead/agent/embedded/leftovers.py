@@ -1,4 +1,4 @@
-"""Ends what is left of a platform whose control plane is gone. Imports little, so that nobody waits for it."""
+"""Ends all processes of a platform whose control plane is gone. Imports little, to start fast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.home import Home
 
 
 def sweep(home: Path) -> None:
-    """End all processes of this home; jobs on their way go on at the next start."""
+    """End all processes of this home; unfinished jobs resume at the next start."""
     asyncio.run(_sweep(Home(home.absolute())))
 
 

@@ -1,4 +1,4 @@
-"""The leader's end of the line to one node manager."""
+"""The leader's connection to one node manager: requests with answers, and its events."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ANSWER_S = 15.0
 
 
 class NodeGone(Unavailable):
-    """The line to the node is cut; its NodeLost or its return is in the events."""
+    """The connection to the node is lost; NodeLost or NodeJoined follows among the events."""
 
     code = "node-gone"
 
 
 class NodeRefused(FairleadError):
-    """The node manager will not: the reason is in its words, the machine code in ``why``."""
+    """The node manager refuses a command; ``why`` is its machine code."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class NodeRefused(FairleadError):
 
 
 class NodeLink:
-    """Requests with answers, and events in order; these are held back until somebody listens."""
+    """Requests with answers, and events in order; events are held back until a listener is set."""
 
     def __init__(self, epoch: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._epoch = epoch
@@ -40,28 +40,28 @@ class NodeLink:
         self._pending: dict[int, asyncio.Future[wire.Reply]] = {}
         self._held_back: list[wire.Event] = []
         self._listener: Callable[[wire.Event], None] | None = None
-        self._clock_offset_s: float | None = None  # how far this process's monotonic clock is ahead of the node's
+        self._clock_offset_s: float | None = None  # this process's monotonic clock minus the node's
         self.last_message_s = time.monotonic()
         self.reading = asyncio.create_task(self._read())
 
     @classmethod
     async def connect(cls, path: Path, epoch: int) -> NodeLink:
-        """A line to the node manager behind this socket; raises ``OSError`` when there is none."""
+        """Connect to the node manager behind this socket; raises ``OSError`` when there is none."""
         line = sockets.connect(path, socket.SOCK_STREAM)
         line.setblocking(False)
         return cls(epoch, *await asyncio.open_unix_connection(sock=line))
 
     def listen(self, listener: Callable[[wire.Event], None]) -> None:
-        """Hand over the events, from the first one on."""
+        """Pass all events to the listener, held back ones first."""
         self._listener = listener
         for event in self._held_back:
             listener(event)
         self._held_back.clear()
 
     async def request(self, body: wire.ToNode, timeout_s: float = _ANSWER_S) -> wire.Reply:
-        """The node's answer; raises when it refuses, when another leads, or when the line is cut."""
+        """The node's answer; raises NodeRefused, LostLeadership, or NodeGone when the connection is lost."""
         if self.reading.done():
-            raise NodeGone("the node is gone")
+            raise NodeGone("the connection to the node is closed")
         number = next(self._numbers)
         answer: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
         self._pending[number] = answer
@@ -80,18 +80,18 @@ class NodeLink:
         return reply
 
     def post(self, body: wire.ToNode) -> None:
-        """Send a command whose answer nobody needs."""
+        """Send a command without waiting for the answer."""
         if not self.reading.done():
             self._writer.write(framing.pack(wire.Request(next(self._numbers), self._epoch, body)))
 
     def age_s(self, event: wire.Event) -> float | None:
-        """Seconds since the event, by the node's monotonic clock; None when an older node does not say when it was."""
+        """Seconds since the event by the node's monotonic clock; None when an older node does not report it."""
         if self._clock_offset_s is None or not event.at_s:
             return None
         return max(0.0, time.monotonic() - self._clock_offset_s - event.at_s)
 
     def _compare_clocks(self, reply: wire.Reply) -> None:
-        """The quickest answer is closest to the truth: what it took on the way makes the node seem behind."""
+        """Update the clock offset; the smallest one is best, since transit time only adds to it."""
         if reply.sent_s:
             ahead_s = time.monotonic() - reply.sent_s
             self._clock_offset_s = ahead_s if self._clock_offset_s is None else min(ahead_s, self._clock_offset_s)
@@ -104,7 +104,7 @@ class NodeLink:
                 for message in unpacker.feed(data):
                     self._handle_message(message)
         except (OSError, ValueError):
-            pass  # either way there is nobody to talk to any more; the keeper of the node looks what is left
+            pass  # the node's supervisor finds out whether it still lives
         finally:
             self._writer.close()
             for answer in self._pending.values():
@@ -124,7 +124,7 @@ class NodeLink:
             answer.set_result(message)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
         self.reading.cancel()
-        await asyncio.wait([self.reading])  # not awaited itself: that could not be told from our own cancellation
+        await asyncio.wait([self.reading])  # awaiting it directly could not be told from our own cancellation

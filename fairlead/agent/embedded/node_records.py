@@ -1,4 +1,4 @@
-"""What is written down about each node that runs, so that a new leader can adopt it or make sure it is gone."""
+"""Records of running nodes on disk, by which a new leader adopts or fences them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fairlead.home import Home
 class WorkerRecord(msgspec.Struct, frozen=True):
     process: Process
     job: str
-    sandbox: Process | None = None  # its first process, with which all in it ends
+    sandbox: Process | None = None  # its first process; all others in it end with that one
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """One node manager and all it has started."""
+    """One node manager and the processes it has started."""
 
     node: str
     incarnation: str
@@ -30,16 +30,16 @@ class NodeRecord(msgspec.Struct, frozen=True):
     capacity: dict[str, float]
     fork_server: Process | None = None
     version: int = 0  # of cgroups
-    isolation: str = ""  # the level in force; unknown in records of old
+    isolation: str = ""  # the level in force; empty in old records
     groups: list[str] = []
     workers: dict[str, WorkerRecord] = {}
 
 
 class HostRecord(Process, frozen=True):
-    """The host that runs, what it speaks, and which code it forks."""
+    """The running host, its protocol and the code that it forks."""
 
     protocol: int = 1
-    build: str = ""  # those that do not say are old
+    build: str = ""  # digest of its code; empty in old records
 
     @classmethod
     def of_this_process(cls) -> HostRecord:
@@ -66,13 +66,13 @@ def socket_path(home: Home, node: str) -> Path:
 
 
 def forget_node(home: Home, node: str) -> None:
-    """Remove the files of a node that is gone, a half-written record included."""
+    """Remove the files of a node that is gone, including a half-written record."""
     for path in (socket_path(home, node), record_path(home, node), record_path(home, node).with_suffix(".new")):
         path.unlink(missing_ok=True)
 
 
 def write_record(home: Home, record: NodeRecord) -> None:
-    """Replace the record whole: a reader never sees half of it."""
+    """Replace the record atomically."""
     path = record_path(home, record.node)
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(record))
@@ -87,7 +87,7 @@ def read_record(home: Home, node: str) -> NodeRecord | None:
 
 
 def records(home: Home) -> list[NodeRecord]:
-    """All nodes that have been started and not been cleaned up."""
+    """Records of all nodes that were started and not cleaned up."""
     names = sorted(path.stem for path in home.run.glob("*.json") if path.name != "nodes.json")
     return [record for name in names if (record := read_record(home, name)) is not None]
 
@@ -97,7 +97,7 @@ def living_nodes(home: Home) -> list[NodeRecord]:
 
 
 def isolation(level: str, version: int | None) -> str:
-    """How tenants are kept apart and limited, for people to read; None: how they are limited is not known yet."""
+    """Isolation and limits as text for users; ``version`` of cgroups, None while unknown."""
     level = level or ("user" if os.geteuid() == 0 else "none")
     if version is None:
         return level

@@ -1,4 +1,4 @@
-"""What virtual nodes a machine is divided into: ``4`` equal ones, or groups like ``2x0.7,2x0.3`` or ``2@eu,2@us``."""
+"""Parses ``--nodes``: ``4`` equal virtual nodes, or groups like ``2x0.7,2x0.3`` or ``2@eu,2@us``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fairlead.errors import InvalidSpec
 _GROUP = re.compile(r"^(?:(\d+)x)?(\d+(?:\.\d+)?)$")
 _PLACE = re.compile(r"^[A-Za-z0-9][\w.:/-]{0,62}$")
 HERE = "local"
-"""The zone of nodes of which nothing is said."""
+"""The zone of nodes without a place."""
 
 _MOST_NODES = 256
 _LEAST_CPU = 0.01
-_MEMORY_PART = 0.9  # the rest is for the platform itself and for the system
+_MEMORY_PART = 0.9  # of the machine; the rest is for the platform and the system
 
 
 class NodeShape(msgspec.Struct, frozen=True):
-    """One virtual node: its part of the real machine."""
+    """One virtual node: a part of the real machine."""
 
     name: str
     cpu: float
@@ -32,7 +32,7 @@ class NodeShape(msgspec.Struct, frozen=True):
     devices: int
     device_type: str = "cpu"
     speed: float = 1.0  # cpu per device, relative to the fastest node
-    first_core: int = 0  # of the real machine, where it cannot be divided otherwise
+    first_core: int = 0  # of the real machine; for affinity where there are no cgroups
     zone: str = HERE
     labels: tuple[str, ...] = ()
 
@@ -40,16 +40,16 @@ class NodeShape(msgspec.Struct, frozen=True):
         return {"cpu": self.cpu, "memory": float(self.memory_bytes), DEVICE: float(self.devices)}
 
     def node(self, state: NodeState) -> Node:
-        """The node as the scheduler sees it."""
+        """The node for the scheduler."""
         where, labels = (self.zone, self.name), frozenset(self.labels)
         return Node(self.name, self.capacity(), self.device_type, self.speed, where, state, labels=labels)
 
 
 def parse_nodes(text: str, real_cores: int | None = None, memory_bytes: int | None = None) -> tuple[NodeShape, ...]:
-    """The nodes that ``--nodes`` asks for: a count of equal ones, or groups COUNTxCORES; never more than there is.
+    """The nodes that ``--nodes`` asks for: a count of equal ones, or groups COUNTxCORES within the machine's cores.
 
-    A group may say where it is: ``COUNTxCORES@ZONE``, and ``+LABEL`` as often as wanted. Where every group does and
-    none says its cores (``2@eu,2@us``), all nodes are equal.
+    A group may name a zone, ``COUNTxCORES@ZONE``, and any number of labels, ``+LABEL``. Where every group has a zone
+    and none has cores (``2@eu,2@us``), all nodes are equal.
     """
     cores = real_cores or os.cpu_count() or 1
     memory = memory_bytes or psutil.virtual_memory().total
@@ -75,7 +75,7 @@ def parse_nodes(text: str, real_cores: int | None = None, memory_bytes: int | No
 
 
 def _grouped(text: str, cores: int) -> tuple[list[float], list[tuple[str, ...]]]:
-    """The cores of each node, and its zone with its labels."""
+    """The cores, and the zone and labels, of each node."""
     groups = [part.strip().partition("@") for part in text.split(",")]
     if all(at and re.fullmatch(r"\d+", what) for what, at, _ in groups):
         counts = [_count(text, int(what)) for what, _, _ in groups]
@@ -89,7 +89,7 @@ def _grouped(text: str, cores: int) -> tuple[list[float], list[tuple[str, ...]]]
         names = tuple(where.split("+")) if at else (HERE,)
         for name in names:
             if not _PLACE.match(name):
-                raise _wrong(text, f"{name!r} is not a place", "write a zone and labels like 2x0.5@eu+gdpr")
+                raise _wrong(text, f"{name!r} is not a zone or label", "write a zone and labels like 2x0.5@eu+gdpr")
         places += [names] * count
     return cpus, places
 
@@ -114,7 +114,7 @@ def _cpus(text: str, cores: int) -> list[float]:
 
 def _count(text: str, count: int) -> int:
     if not 1 <= count <= _MOST_NODES:
-        raise _wrong(text, f"{count} is not a possible number of nodes", f"ask for 1 to {_MOST_NODES}")
+        raise _wrong(text, f"{count} nodes are not possible", f"ask for 1 to {_MOST_NODES}")
     return count
 
 
@@ -123,21 +123,21 @@ def _wrong(text: str, why: str, fix: str) -> InvalidSpec:
 
 
 class Division(msgspec.Struct, frozen=True):
-    """How this machine is divided, and how its tenants are kept apart: as the operator asked the last time."""
+    """Nodes and isolation as of the last start."""
 
     nodes: Sequence[NodeShape] = ()
     isolation: str = "auto"
 
 
 def save_division(path: Path, division: Division) -> None:
-    """Remember it, so that the next start without ``--nodes`` or ``--isolation`` finds the same."""
+    """Store it for the next start without ``--nodes`` or ``--isolation``."""
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(division))
     fresh.replace(path)
 
 
 def load_division(path: Path) -> Division:
-    """That of the last start; an empty one when there was none."""
+    """The division of the last start; an empty one when there was none."""
     if not path.exists():
         return Division()
     try:
@@ -145,4 +145,4 @@ def load_division(path: Path) -> Division:
     except msgspec.MsgspecError as error:
         fix = f"name the nodes with --nodes, or remove {path}"
         raise InvalidSpec(f"{path}: {error}", field="nodes", fix=fix) from None
-    return found if isinstance(found, Division) else Division(found)  # a list: from before there was a choice
+    return found if isinstance(found, Division) else Division(found)  # a list: stored by an old version

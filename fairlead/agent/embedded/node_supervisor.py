@@ -1,4 +1,4 @@
-"""Keeps one node: finds or starts it, hears it, and when it dies fences it, says so, and brings it back."""
+"""Supervises one node: adopts or starts it, forwards its events, fences it when it dies, and restarts it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
 
 FROZEN_S = 10.0
-SAME_CLOCK_S = 0.01  # clocks that differ by less are one clock, read at two moments
-WAKE_S = 1.0  # before any start was measured
+SAME_CLOCK_S = 0.01  # clocks that differ by less are the same clock
+WAKE_S = 1.0  # estimate before any start was measured
 _CONNECT_S = 15.0
 _LONG_LIFE_S = 120.0
 
@@ -32,7 +32,7 @@ log = logging.getLogger("fairlead.local")
 
 
 class NodeSupervisor:
-    """One node as the leader sees it."""
+    """One node, from the leader's side."""
 
     def __init__(
         self, home: Home, shape: NodeShape, epoch: int, emit: Callable[[BackendEvent], None],
@@ -43,28 +43,28 @@ class NodeSupervisor:
         self.status: wire.NodeStatus | None = None
         self.telemetry: wire.Telemetry | None = None
         self.pid = 0  # of its node manager
-        self._was_outdated = False  # when it was last reached
-        self.isolation = ""  # as of the last change of its fork server
-        self.first_attempt_over = asyncio.Event()  # the first attempt is over
+        self._was_outdated = False  # when last connected
+        self.isolation = ""  # as of its last fork server
+        self.first_attempt_over = asyncio.Event()  # set after the first attempt to reach the node
         self.failure: FairleadError | None = None
         self._home, self._epoch, self._emit = home, epoch, emit
         self._first_delay_s, self._longest_delay_s = restart_s
         self._delay_s = 0.0
         self._preload, self._isolation = preload, isolation
-        self._host: HostRecord | None = None  # that would start it anew
-        self._fenced = False  # nothing of it lives: known before it is started anew
+        self._host: HostRecord | None = None  # the host that would restart it
+        self._fenced = False  # certain that none of its processes lives
         self._loss_reported = False
-        self.fencing = False  # it is given up, and it is not certain yet that nothing of it lives
-        self._delivered = 0  # the newest event of this incarnation that was passed on
-        self.asleep = False  # as it was told; its processes are ended, and start again when it is woken
-        self.wake_s = WAKE_S  # how long that takes, as measured when it was last started
-        self._woken_s: float | None = None  # since when it is being woken
+        self.fencing = False  # lost, and not yet certain that none of its processes lives
+        self._delivered = 0  # the newest event of this incarnation that was emitted
+        self.asleep = False  # its processes are ended on request, until wake()
+        self.wake_s = WAKE_S  # duration of its last start
+        self._woken_s: float | None = None  # when wake() was called
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._retry_now = asyncio.Event()
 
     async def run(self) -> None:
-        """Look after the node until cancelled, or until another leads."""
+        """Supervise the node until cancelled, or until another control plane leads."""
         try:
             while True:
                 await self._wanted.wait()
@@ -89,7 +89,7 @@ class NodeSupervisor:
             self.failure = error if isinstance(error, FairleadError) else Unavailable(str(error))
             self.first_attempt_over.set()
             self._report_failed_wake(str(error))
-            if self._fenced and not self._loss_reported:  # else its gangs would wait for it
+            if self._fenced and not self._loss_reported:  # or its gangs would wait for it
                 self._loss_reported = True
                 self._emit(NodeLost(self.shape.name, "", f"it does not come up: {error}"))
             return
@@ -115,8 +115,8 @@ class NodeSupervisor:
             self._delay_s = 0.0
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, longer each time, unless somebody asks for the node now. Who lived long, or is
-        lost for the first time, comes back at once."""
+        """Back off before the next attempt, unless the node is requested now. A node that ran long, or is lost for the
+        first time, is restarted at once."""
         try:
             async with asyncio.timeout(self._delay_s):
                 await self._retry_now.wait()
@@ -124,10 +124,10 @@ class NodeSupervisor:
             self._delay_s = min(self._longest_delay_s, max(self._first_delay_s, 2 * self._delay_s))
         self._retry_now.clear()
 
-    # ------------------------------------------------------------ reach
+    # ------------------------------------------------------------ adopt or start
 
     async def _adopt_or_start(self) -> wire.NodeStatus:
-        """Take command of the node that runs, or start it."""
+        """Connect to the running node manager if it fits; otherwise fence the node and start it."""
         self._fenced = False
         self.refresh_host()
         record = read_record(self._home, self.shape.name)
@@ -136,7 +136,7 @@ class NodeSupervisor:
                 found = await self._connect(record.process)
                 if found.workers or not self._runs_other_code(found):
                     return found
-                log.info("%s is of another version and idle: it is started anew", self.shape.name)
+                log.info("%s runs another version and is idle: restarting it", self.shape.name)
             except NodeGone:
                 log.warning("%s could not be adopted", self.shape.name)
         await self._fence()
@@ -152,22 +152,22 @@ class NodeSupervisor:
             preload=self._preload,
         )  # fmt: skip
         status = await self._connect()
-        self.refresh_host()  # which was perhaps started for this
+        self.refresh_host()  # it may have been started just now
         self.wake_s = time.monotonic() - began_s
         return status
 
     def require_isolation(self, isolation: str) -> None:
-        """From now on the node is started with this level or not at all."""
+        """Start the node only with this isolation from now on."""
         self._isolation = isolation
 
     def _is_compatible(self, record: NodeRecord) -> bool:
-        """Whether the node that runs is what is wanted now."""
+        """True when the running node has the wanted capacity and isolation."""
         less = self._isolation == "none" and record.isolation != "sandbox"
         kept_apart = less or self._isolation in ("auto", record.isolation)
         return kept_apart and record.capacity == self.shape.capacity()
 
     async def _connect(self, adopted: processes.Process | None = None) -> wire.NodeStatus:
-        """Connect and ask who is there, as often as it takes within the time (and as it lives, when it did)."""
+        """Connect and request the status; retries until the time is over or the adopted process has died."""
         deadline_s = time.monotonic() + _CONNECT_S
         while True:
             try:
@@ -176,7 +176,7 @@ class NodeSupervisor:
             except (OSError, NodeGone) as error:
                 await self._close_link()
                 if adopted is not None:
-                    self.first_attempt_over.set()  # it lives and does not answer: nobody waits for it
+                    self.first_attempt_over.set()  # it lives but does not answer: do not hold up open()
                 if time.monotonic() > deadline_s or (adopted is not None and not processes.alive(adopted)):
                     raise NodeGone(f"{self.shape.name}: {error}") from None
                 await asyncio.sleep(0.01)
@@ -185,7 +185,7 @@ class NodeSupervisor:
                 return reply.status
 
     def _note_isolation(self, record: NodeRecord | None) -> None:
-        """What keeps tenants apart there: known also while it sleeps, when there is no record."""
+        """Remember the isolation for while the node sleeps and has no record."""
         if record is not None:
             self.isolation = isolation_of(record.isolation, None if record.fork_server is None else record.version)
 
@@ -199,7 +199,7 @@ class NodeSupervisor:
                 self.telemetry = event.body
                 self._emit(NodeTelemetry(name, event.body))
                 return
-            if event.sequence > self._delivered:  # a line that was cut and mended brings everything again
+            if event.sequence > self._delivered:  # a reconnected line repeats unacknowledged events
                 self._delivered = event.sequence
                 time_s, body = self._on_leader_clock(event)
                 self._emit(WorkerEvent(name, incarnation, event.sequence, time_s, event.job, event.worker, body))
@@ -208,7 +208,7 @@ class NodeSupervisor:
             self.link.listen(hear)
 
     def _on_leader_clock(self, event: wire.Event) -> tuple[float, wire.FromWorker | wire.Exited]:
-        """When the event happened, and what it says, with the node's clock replaced by ours."""
+        """The event's time and body, converted from the node's clock to the leader's."""
         assert not isinstance(event.body, wire.Telemetry)
         age_s = self.link.age_s(event) if self.link is not None else None
         if age_s is None:
@@ -216,14 +216,12 @@ class NodeSupervisor:
         time_s = time.time() - age_s
         return time_s, shift_times(event.body, time_s - event.time_s)
 
-    # ------------------------------------------------------------ lose
+    # ------------------------------------------------------------ loss
 
     async def _wait_until_lost(self) -> str:
-        """Why the node counts as lost, when it does."""
+        """Wait until the node is lost; returns the reason."""
         while self.link is not None:
-            silent_s = (
-                time.monotonic() - self.link.last_message_s
-            )  # it says something every second, so this looks rarely
+            silent_s = time.monotonic() - self.link.last_message_s  # telemetry arrives every second
             await asyncio.wait([self.link.reading], timeout=1.0 if self.outdated else max(1.0, FROZEN_S - silent_s))
             if self.link.reading.done():
                 if not await self._reconnect():
@@ -232,11 +230,11 @@ class NodeSupervisor:
                 return f"its node manager has been silent for {FROZEN_S:g} s"
             elif self._runs_other_code(self.status) and await self._is_empty():
                 self._retry_now.set()
-                return "it was of another version, and is started anew now that it is empty"
-        return "it was let go"
+                return "it ran another version and is restarted now that it is empty"
+        return "it was disconnected"
 
     async def _reconnect(self) -> bool:
-        """The line was cut: whether the same node manager is there all the same."""
+        """Reconnect to the same node manager; False when it is gone."""
         before, deadline_s = self.status, time.monotonic() + FROZEN_S
         while before is not None and time.monotonic() < deadline_s:
             record = read_record(self._home, self.shape.name)
@@ -260,19 +258,19 @@ class NodeSupervisor:
 
     @property
     def outdated(self) -> bool:
-        """Whether the node manager is of another version: it keeps what runs, and gets nothing new.
+        """True when the node manager runs another version: it keeps its workers and gets no new ones.
 
-        One that is being ended stays so until it is reached anew: its loss may not have been heard of yet.
+        Stays true while such a node is being restarted: its loss may not have been processed yet.
         """
         if self.status is None:
             return self._was_outdated and not self.asleep
         return self.status.protocol != wire.PROTOCOL or self._runs_other_code(self.status)
 
     def _runs_other_code(self, status: wire.NodeStatus | None) -> bool:
-        """Whether a node manager that was started anew would be another: one as the host would fork it is not.
+        """True when a restarted node manager would run other code.
 
-        Measured by the host, not by this process: else, with yet another version installed meanwhile, every new one
-        would be found outdated as well, and be started anew for ever.
+        Compared with the host, which forks it, not with this process: with a third version installed meanwhile every
+        new node manager would differ from this process and be restarted for ever.
         """
         host = self._host
         return status is not None and host is not None and (
@@ -280,7 +278,7 @@ class NodeSupervisor:
         )  # fmt: skip
 
     def refresh_host(self) -> None:
-        """Know what would be forked from now on; asked for whenever there may be another host."""
+        """Read the record of the current host; call it whenever the host may have changed."""
         self._host = read_host(self._home)
 
     async def _is_empty(self) -> bool:
@@ -291,7 +289,7 @@ class NodeSupervisor:
         return reply is not None and reply.status is not None and not reply.status.workers
 
     async def _is_responsive(self) -> bool:
-        """A paused leader finds old silence; only an unanswered question proves it."""
+        """Probe the node: after a pause of the leader only an unanswered request proves that the node is silent."""
         try:
             if self.link is not None:
                 await self.link.request(wire.Status(), timeout_s=2.0)
@@ -304,7 +302,7 @@ class NodeSupervisor:
         await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
 
     async def _fence_until_done(self) -> None:
-        """Nothing may be said of the node before it is certain that nothing of it lives."""
+        """Fence the node, retrying until it succeeds: its loss must not be reported before."""
         while True:
             try:
                 return await self._fence()
@@ -319,15 +317,15 @@ class NodeSupervisor:
         if link is not None:
             await link.close()
 
-    # ------------------------------------------------------------ orders
+    # ------------------------------------------------------------ commands
 
     def start(self) -> None:
-        """Bring it back now."""
+        """Start the node now, without back-off."""
         self._wanted.set()
         self._retry_now.set()
 
     async def sleep(self) -> None:
-        """End its processes, if nothing runs there; its NodeSlept follows."""
+        """End the node's processes if no worker runs there; NodeSlept follows."""
         if self.link is None or self.asleep or not await self._is_empty():
             return
         self.asleep = True
@@ -340,7 +338,7 @@ class NodeSupervisor:
             raise
 
     def wake(self) -> None:
-        """Start it again, if it sleeps; its NodeJoined follows, or its NodeLost."""
+        """Start a sleeping node; NodeJoined or NodeLost follows."""
         if self.asleep and self._woken_s is None:
             self._woken_s = time.monotonic()
             self.start()
@@ -350,7 +348,7 @@ class NodeSupervisor:
         return self._woken_s is not None
 
     def _finish_wake(self) -> float | None:
-        """How long it took to wake it, when it has just joined; None if it did not sleep."""
+        """Seconds that waking took; None if the node did not sleep. Clears the sleep state."""
         began_s, self._woken_s, self.asleep = self._woken_s, None, False
         return None if began_s is None else time.monotonic() - began_s
 
@@ -359,21 +357,21 @@ class NodeSupervisor:
             self._emit(NodeLost(self.shape.name, "", f"it could not be woken: {why}"))
 
     async def stop(self, *, stay_down: bool) -> None:
-        """Kill it; it comes back by itself unless it is to stay down. Its NodeLost follows."""
+        """Kill the node; it restarts unless ``stay_down``. NodeLost follows."""
         if stay_down:
             self._wanted.clear()
         await self._end_processes()
 
     async def _end_processes(self) -> None:
-        """End all that runs on the node, or say why that did not work."""
+        """End the node's processes; raises Unavailable when that fails."""
         try:
             await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
         except OSError as error:
-            raise Unavailable(f"{self.shape.name} cannot be fenced: {error}", fix="it is tried again") from error
+            raise Unavailable(f"{self.shape.name} cannot be fenced: {error}", fix="the platform retries it") from error
 
 
 def shift_times(body: wire.FromWorker | wire.Exited, by_s: float) -> wire.FromWorker | wire.Exited:
-    """The message with the times of its steps moved from the node's clock to the leader's."""
+    """Progress with its step times moved by ``by_s``; other messages and tiny shifts are returned unchanged."""
     if not isinstance(body, wire.Progress) or abs(by_s) < SAME_CLOCK_S:
         return body
     steps = [step | {"time_s": step["time_s"] + by_s} if "time_s" in step else step for step in body.steps]

@@ -1,4 +1,4 @@
-"""Reads what the workers of a job wrote, from where the reader stopped the last time."""
+"""Reads the logs of a job's workers from a cursor."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LINE_END = re.compile(rb"\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e]|\xc2\x85|\xe2\x80[\xa8
 
 
 def read_logs(folder: Path, after: LogCursor, limit_bytes: int, worker: str | None = None) -> list[LogChunk]:
-    """New text per worker, or of one, at most this many bytes in all; a character cut in two waits for its rest.
+    """New text of all workers, or one, at most this many bytes in total; an incomplete character waits for its rest.
 
-    Bytes that are no text are kept as surrogates, so that a place in the text can be told as a place in the file.
-    Where the oldest was dropped to keep the log within its limit, a line of its own says how much is missing.
+    Bytes that are not UTF-8 become surrogates, so that offsets in text and file correspond. Where old output was
+    dropped to keep the log within its limit, an extra line says how many bytes are missing.
     """
     chunks: list[LogChunk] = []
     for path in _files(folder, worker):
@@ -43,9 +43,9 @@ def read_logs(folder: Path, after: LogCursor, limit_bytes: int, worker: str | No
 def last_lines(
     folder: Path, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Where the last so many lines of all workers, or of one, begin, none before the cursor; and where they end.
+    """Cursors to the begin and end of the last lines of all workers, or one, not before ``after``.
 
-    ``whole``: without a line that has no end yet. The files are read from their ends, and no further than is needed.
+    ``whole`` excludes a last line without an end. Files are read backwards, only as far as needed.
     """
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -61,20 +61,20 @@ def last_lines(
 
 
 def _files(folder: Path, worker: str | None) -> list[Path]:
-    """The workers' logs, w2 before w10."""
+    """The log files in natural order, w2 before w10."""
     every = sorted((folder / "logs").glob("*.log"), key=lambda path: (len(path.name), path.name))
     return [path for path in every if worker in (None, path.stem)]
 
 
 def _end_of_last_line(file: BinaryIO, size: int) -> int:
-    """Where the last line that is whole ends; one that is too long to be waited for ends with a whole block."""
+    """End of the last complete line; of a line longer than a block, the last block boundary."""
     data = os.pread(file.fileno(), _BLOCK, max(0, size - _BLOCK))
     at = data.rfind(b"\n") + 1
     return size - len(data) + at if at or len(data) < _BLOCK else size // _BLOCK * _BLOCK
 
 
 def _scan_back(file: BinaryIO, low: int, end: int, lines: int) -> tuple[int, int]:
-    """Where the last so many lines before the end begin, not before the low, and how many they are."""
+    """Begin of the last lines before ``end``, not before ``low``, and their number."""
     begin = max(low, _first_data(file, low))
     if lines <= 0 or begin >= end:
         return end, 0
@@ -92,7 +92,7 @@ def _scan_back(file: BinaryIO, low: int, end: int, lines: int) -> tuple[int, int
 
 
 def _ends(file: BinaryIO, lower: int, upper: int) -> Iterator[int]:
-    """Where lines end in (lower, upper], as ``str.splitlines`` has it; one end may reach over a block's edge."""
+    """Line ends in (lower, upper], as ``str.splitlines`` defines them; an end may cross a block boundary."""
     start = max(0, lower - 2)
     data = os.pread(file.fileno(), upper + 1 - start, start)
     for match in _LINE_END.finditer(data):
@@ -101,29 +101,29 @@ def _ends(file: BinaryIO, lower: int, upper: int) -> Iterator[int]:
 
 
 def _first_data(file: BinaryIO, offset: int) -> int:
-    """The first place at or after the offset that was not dropped: a dropped part is a hole in the file."""
+    """The first offset at or after this one that was not dropped: dropped output is a hole in the file."""
     try:
         return os.lseek(file.fileno(), offset, os.SEEK_DATA)
     except OSError as error:
-        if error.errno not in (errno.ENXIO, errno.EINVAL):  # nothing beyond this place; a file system without holes
+        if error.errno not in (errno.ENXIO, errno.EINVAL):  # no data beyond; no support for holes
             raise
         return offset
 
 
 def _skip_partial_line(begin: int, data: bytes) -> tuple[int, bytes]:
-    """What is left of a line that was dropped in part goes as well."""
+    """Skip the rest of a line whose begin was dropped."""
     end = data.find(b"\n") + 1
     return (begin + end, data[end:]) if end < len(data) else (begin, data)
 
 
 def _missing(size_bytes: int) -> str:
     return (
-        f"fairlead: {size_bytes} bytes are missing here: only the newest of a log are kept (the tenant's policy.log)\n"
+        f"fairlead: {size_bytes} bytes are missing here: a log keeps its newest bytes only (the tenant's policy.log)\n"
     )
 
 
 def whole_characters(data: bytes) -> bytes:
-    """The data without the beginning of a UTF-8 character at its end."""
+    """The data without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0x80:  # inside a character: look further back

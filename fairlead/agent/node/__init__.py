@@ -1,1 +1,1 @@
-"""The node manager of one machine: starts and watches workers, measures them, and reports to the leader."""
+"""The node manager of one virtual node: starts, watches and measures workers, and reports to the leader."""

@@ -1,7 +1,7 @@
-"""Limits of cpu and memory by cgroups, version 1 or 2; elsewhere by affinity and rlimits.
+"""Limits cpu, memory and processes by cgroups, version 1 or 2; elsewhere by affinity and rlimits.
 
 Layout: ``<our own cgroup>/fairlead-<tag of the home>/<node>/<job>.<worker>``, once per controller in version 1. The
-node's own group bounds the sum of its workers, so that a virtual node is never larger than its capacity.
+node's own group bounds the sum of its workers, so a virtual node never exceeds its capacity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _V1_OPTIONAL = ("pids",)
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where this process may make groups: one folder in version 2, one per controller in version 1."""
+    """Where this process may create groups: one folder in version 2, one per controller in version 1."""
 
     version: int  # 0: none
     folders: tuple[Path, ...] = ()
@@ -40,7 +40,7 @@ class Group:
     folders: tuple[Path, ...] = field(default=())
 
     def create(self, cpu: float | None, memory_bytes: int | None, *, tasks: int | None = None) -> None:
-        """Make the group and set these limits."""
+        """Create the group and set its limits."""
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         memory = None if memory_bytes is None else str(memory_bytes)
@@ -60,43 +60,43 @@ class Group:
             self._write("memory.memsw.limit_in_bytes", memory, optional=True)
 
     def set_cpu_weight(self, processes: int) -> None:
-        """Count as that many ordinary processes when the cores are fought over; a group by itself counts as one."""
+        """Weigh as much as this many ordinary processes when cores are contended; a group weighs as one by default."""
         name, one = ("cpu.weight", 100) if self.version == 2 else ("cpu.shares", 1024)
         self._write(name, str(min(processes, 100) * one))
 
     def set_lowest_weight(self, yes: bool) -> None:
-        """Take only what no sibling wants, or one's part again; a group that is gone wants nothing."""
+        """Set the lowest cpu weight (or the default again); does nothing for a removed group."""
         name, usual, least = ("cpu.weight", 100, 1) if self.version == 2 else ("cpu.shares", 1024, 2)
         with contextlib.suppress(FileNotFoundError):
             self._write(name, str(least if yes else usual), optional=True)
 
     def set_timer_slack(self, slack_s: float) -> None:
-        """Let the kernel wake those in here together, so much later than each asked for; 0: as it does with others."""
-        listing = "tasks" if self.version == 1 else "cgroup.threads"  # each thread has a slack of its own
+        """Let the kernel delay timers of the group's threads by this much, to fire them together; 0 resets it."""
+        listing = "tasks" if self.version == 1 else "cgroup.threads"  # slack is per thread
         for thread in self._read(listing).split():
-            with contextlib.suppress(OSError):  # it has just ended, or this kernel lets nobody set it
+            with contextlib.suppress(OSError):  # the thread has ended, or the kernel does not allow it
                 Path(f"/proc/{thread}/timerslack_ns").write_text(str(round(slack_s * 1e9)))
 
     def forbid_burst(self) -> None:
-        """Never more than the quota in any period: what was not used is not saved up."""
+        """Forbid bursts: unused quota is not carried over to the next period."""
         name = "cpu.max.burst" if self.version == 2 else "cpu.cfs_burst_us"
         self._write(name, "0", optional=True)
 
     def delegate(self) -> None:
-        """Version 2: let sub-groups have limits of their own."""
+        """In version 2, enable controllers for sub-groups."""
         if self.version == 2:
             self._write("cgroup.subtree_control", "+cpu +memory")
-            with contextlib.suppress(OSError):  # not delegated to us: then without
+            with contextlib.suppress(OSError):  # not delegated to us; optional
                 self._write("cgroup.subtree_control", "+pids")
 
     def enter(self) -> None:
-        """Put the calling process, which has one thread, into the group."""
-        door = "tasks" if self.version == 1 else "cgroup.procs"  # the former takes no lock of all the machine's tasks
+        """Move the calling process, which must have one thread, into the group."""
+        door = "tasks" if self.version == 1 else "cgroup.procs"  # "tasks" avoids a machine-wide lock
         for folder in self.folders:
             (folder / door).write_text("0")
 
     def pids(self) -> set[int]:
-        """Who is in the group or below it."""
+        """Pids in the group and below it."""
         found: set[int] = set()
         for folder in self.folders:
             for listing in (folder / "cgroup.procs", *folder.glob("*/cgroup.procs")):
@@ -110,7 +110,7 @@ class Group:
                 os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> bool:
-        """Remove the group and what is below it; False while a process is still in there."""
+        """Remove the group and its sub-groups; False while a process is still in them."""
         clear = True
         for folder in self.folders:
             for path in (*(inner.parent for inner in folder.glob("*/cgroup.procs")), folder):
@@ -125,20 +125,20 @@ class Group:
         return clear
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed something in here for want of memory."""
+        """True when the kernel's OOM killer has killed a process of the group."""
         counters = self._read("memory.events") if self.version == 2 else self._read("memory.oom_control")
         fields = dict(line.split(" ", 1) for line in counters.splitlines() if " " in line)
         return int(fields.get("oom_kill", "0")) > 0
 
     def cpu_s(self) -> float:
-        """Cpu time used so far, by processes that ended too."""
+        """Cpu time used so far, including ended processes."""
         if self.version == 1:
             return int(self._read("cpuacct.usage") or 0) / 1e9
         fields = dict(line.split() for line in self._read("cpu.stat").splitlines())
         return int(fields.get("usage_usec", 0)) / 1e6
 
     def tasks(self) -> int:
-        """Processes and threads in here; where nobody counts them, processes."""
+        """Number of processes and threads; without the pids controller, of processes only."""
         counted = self._read("pids.current")
         return int(counted) if counted else len(self.pids())
 
@@ -152,7 +152,7 @@ class Group:
         path = self._file(name)
         try:
             return "" if path is None else path.read_text()
-        except OSError:  # removed under our hands: the worker has just ended
+        except OSError:  # removed meanwhile: the worker has just ended
             return ""
 
     def _write(self, name: str, value: str | None, *, optional: bool = False) -> None:
@@ -165,13 +165,13 @@ class Group:
 
 
 def quota(cpu: float) -> tuple[int, int]:
-    """Microseconds per period for this many cores."""
+    """Quota and period in microseconds for this many cores."""
     period = _PERIOD_US if cpu * _PERIOD_US >= 1000 else _LONG_PERIOD_US
     return max(1000, round(cpu * period)), period
 
 
 def detect(mountinfo: str, membership: str) -> Sequence[Hierarchy]:
-    """The hierarchies this process lives in, the one to prefer first, from the text of the two /proc files."""
+    """The cgroup hierarchies of this process, preferred first, from the text of the two /proc files."""
     own = {}
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -200,26 +200,26 @@ def _folder(point: str, root: str, path: str) -> Path:
 
 
 def worker_group(node: Group, name: str, cpu: float, memory_bytes: int | None, tasks: int) -> Group:
-    """A new group for one worker below its node's; none where the node has none."""
+    """Create a worker's group below its node's; an empty Group where the node has none."""
     group = Group(node.version, tuple(folder / name for folder in node.folders))
-    group.create(cpu, memory_bytes, tasks=tasks)  # processes and threads: a fork bomb stays in its own group
+    group.create(cpu, memory_bytes, tasks=tasks)  # tasks bound a fork bomb to its own group
     return group
 
 
 def create_node_group(tag: str, node: str, capacity: Mapping[str, float]) -> Group:
-    """A group for the node with its limits set, in the first hierarchy where that works; version 0 where none does."""
+    """Create the node's group with its limits in the first usable hierarchy; version 0 when there is none."""
     hierarchies = detect(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
     for hierarchy in hierarchies:
         top, group = hierarchy.below(f"fairlead-{tag}"), hierarchy.below(f"fairlead-{tag}", node)
         try:
-            if hierarchy.version == 2:  # refused with EBUSY where processes live; the root of the tree allows it
+            if hierarchy.version == 2:  # EBUSY where processes live; the root of the tree allows it
                 Group(2, hierarchy.folders).delegate()
             top.create(None, None)
             top.set_cpu_weight(len(os.sched_getaffinity(0)))
             top.delegate()
             group.create(capacity.get("cpu"), int(capacity["memory"]) if "memory" in capacity else None)
             group.delegate()
-        except OSError:  # not ours to make: no root, no delegation, read-only; the next one may be
+        except OSError:  # no root, no delegation, or read-only: try the next hierarchy
             discard(group)
         else:
             return group
@@ -227,22 +227,22 @@ def create_node_group(tag: str, node: str, capacity: Mapping[str, float]) -> Gro
 
 
 def discard(group: Group) -> bool:
-    """Kill what is left in a node's group and remove it, and the home's when it was the last; False if not yet."""
+    """Kill and remove a node's group, and the home's if it was the last node; False while processes are exiting."""
     group.kill()
     try:
         clear = group.remove()
     except PermissionError:
         return False
     for folder in group.folders:
-        with contextlib.suppress(OSError):  # other nodes still use it
+        with contextlib.suppress(OSError):  # other nodes use it
             folder.parent.rmdir()
     return clear
 
 
 def limit_without_cgroup(cpu: float, memory_bytes: int | None, device: int, first_core: int) -> None:
-    """Bound the calling process by what every user may set: some of its node's cores, and a ceiling on its data."""
+    """Limit the calling process without cgroups: affinity to some of the node's cores, and RLIMIT_DATA."""
     cores = sorted(os.sched_getaffinity(0))
     count = min(len(cores), max(1, round(cpu)))
     os.sched_setaffinity(0, {cores[(first_core + device * count + index) % len(cores)] for index in range(count)})
-    if memory_bytes is not None:  # RLIMIT_AS would count what torch merely maps
+    if memory_bytes is not None:  # RLIMIT_AS would count torch's mappings
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))

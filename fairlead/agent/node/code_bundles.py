@@ -1,4 +1,4 @@
-"""Unpacks a job's code as the tenant that brought it: once per job, and never outside the job's own folder."""
+"""Unpacks a job's code bundle, as the tenant's user: once per job, never outside the job's folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _DONE = ".fairlead-unpacked"
 
 
 class BadBundle(Exception):
-    """The bundle is damaged, too large, or reaches outside its folder; trying again cannot help."""
+    """The bundle is damaged, too large, or reaches outside its folder; a retry cannot help."""
 
 
 def unpack(bundle: BinaryIO, folder: Path, most_bytes: int = MOST_BYTES) -> None:
-    """Fill the folder from the bundle, unless another worker of the job has done so; whoever comes second waits."""
+    """Unpack the bundle into the folder, unless another worker of the job has; concurrent workers wait."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _DONE).exists():
             return
-        _clear(folder)  # what a killed worker left half done
+        _clear(folder)  # left incomplete by a killed worker
         _extract(bundle, folder, most_bytes)
         (folder / _DONE).touch()
     finally:
@@ -51,7 +51,7 @@ def _extract(bundle: BinaryIO, folder: Path, most_bytes: int) -> None:
                 if size > most_bytes or files > MOST_FILES:
                     raise BadBundle(f"the code bundle unpacks to more than {most_bytes} bytes or {MOST_FILES} files")
                 if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
-                    raise BadBundle(f"the code bundle holds {member.name!r}, which is neither file nor folder")
+                    raise BadBundle(f"the code bundle contains {member.name!r}, which is neither file, folder nor link")
                 archive.extract(member, folder, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
         if isinstance(error, OSError) and disk_usage.is_full(error):

@@ -1,4 +1,4 @@
-"""Which code a process was started with: an upgrade must reach what is forked from now on, whatever its protocol."""
+"""The digest of the code that a process runs, by which outdated hosts and node managers are found after an upgrade."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 import fairlead
 
 EXCLUDED = frozenset({"api", "cli", "control", "dashboard", "demo", "scheduling", "sdk", "simulation"})
-"""Rooms that nothing on a node is made of: a new page or policy renews no node."""
+"""Packages that no process on a node uses: changes in them restart no node."""
 
 
 @cache
 def code_digest() -> str:
-    """A digest of the source that hosts, node managers and workers run.
+    """Digest of the source that hosts, node managers and workers run.
 
-    Of a forked process it is its host's: taken once, when the code was loaded, and not of what was installed since.
+    Cached: a forked process returns its host's, of the code as it was loaded and not as installed since.
     """
     return package_digest(Path(fairlead.__file__).parent)
 
 
 def package_digest(package: Path) -> str:
-    """The digest of the package in this folder; ten milliseconds."""
+    """Digest of the package in this folder; takes 10 ms."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package)

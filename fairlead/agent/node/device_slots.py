@@ -1,4 +1,4 @@
-"""Who holds which device of a node, and whether there is room for more."""
+"""Checks whether workers fit on a node: devices, cores and memory. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol
 
 from fairlead.cluster import DEVICE, Resources, add, fits, subtract
 
-_PARTS_TOGETHER = 0.97  # of a node's memory: sandboxes take a little of it, too
+_PARTS_TOGETHER = 0.97  # of a node's memory; sandboxes take the rest
 
 
 class NoRoom(Exception):
-    """The devices, cores or memory asked for are taken; nothing was reserved."""
+    """Devices, cores or memory are taken; nothing was reserved."""
 
 
 class Holder(Protocol):
-    """What a worker holds, whether it has been started or not."""
+    """A worker's device and resources, whether it was started or not."""
 
     @property
     def device(self) -> int: ...
@@ -25,17 +25,17 @@ class Holder(Protocol):
 
 
 def full_demand(demand: Resources, capacity: Resources) -> dict[str, float]:
-    """What one worker takes; cores that were not asked for are its device's part of the node."""
+    """The resources of one worker; the default for cores is its device's part of the node."""
     part = capacity.get("cpu", 0.0) / max(1.0, capacity.get(DEVICE, 1.0))
     return {"cpu": part, **demand, DEVICE: 1.0}
 
 
 def memory_limit(asked: int | None, capacity: Resources) -> int | None:
-    """What a worker may use at most. Who asked for nothing gets its device's part of the node, as with cores.
+    """A worker's memory limit: what it asked for, or its device's part of the node.
 
-    Only as a limit, not as a demand: it is placed beside whoever asked for more than a part. None where it has the node
-    for itself, whose own size binds. Otherwise many small processes of one tenant would fill the node, and the kernel
-    would make room by ending the largest of it, which is a neighbour's.
+    The part is only a limit, not a demand: a worker may still be placed beside one that asked for more than its part.
+    None on a node of one device, whose own size limits it. Without the limit, many small processes of one tenant would
+    fill the node, and the OOM killer would end the largest process, which is a neighbour's.
     """
     devices = int(capacity.get(DEVICE, 1.0))
     if asked is not None or devices < 2 or "memory" not in capacity:
@@ -44,7 +44,7 @@ def memory_limit(asked: int | None, capacity: Resources) -> int | None:
 
 
 def has_room(capacity: Resources, held: Iterable[Holder], device: int, demand: Resources) -> bool:
-    """Whether a worker could be at work on this device beside these."""
+    """True when a worker with this demand fits on the device beside these."""
     try:
         check_room(capacity, held, {"": device}, demand)
     except NoRoom:
@@ -53,7 +53,7 @@ def has_room(capacity: Resources, held: Iterable[Holder], device: int, demand: R
 
 
 def check_room(capacity: Resources, held: Iterable[Holder], wanted: Mapping[str, int], demand: Resources) -> None:
-    """Raise :class:`NoRoom` unless all wanted workers (id -> device) fit beside those that are there."""
+    """Raise :class:`NoRoom` unless all wanted workers (id -> device) fit beside ``held``."""
     taken = dict(capacity)
     devices = set()
     for holder in held:
@@ -62,7 +62,7 @@ def check_room(capacity: Resources, held: Iterable[Holder], wanted: Mapping[str,
     total: dict[str, float] = {}
     for worker, device in wanted.items():
         if not 0 <= device < int(capacity.get(DEVICE, 0)):
-            raise NoRoom(f"{worker}: there is no device {device}")
+            raise NoRoom(f"{worker}: no device {device} on this node")
         if device in devices:
             raise NoRoom(f"{worker}: device {device} is taken")
         devices.add(device)
@@ -73,9 +73,9 @@ def check_room(capacity: Resources, held: Iterable[Holder], wanted: Mapping[str,
 
 
 def cards_of(device_type: str, device: int, outer: Mapping[str, str]) -> dict[str, str]:
-    """The variable by which a worker on a node of cards sees its own card only, so that two never share the first.
+    """CUDA_VISIBLE_DEVICES for a worker on a GPU node, so that it sees its own card only; empty on cpu nodes.
 
-    The node's own cards are those that it sees itself, if somebody has said which; nodes of cores are left as they are.
+    Numbers the cards among those that the node itself may see.
     """
     if device_type == "cpu":
         return {}

@@ -1,4 +1,4 @@
-"""Measures what a job holds on the disk, as the one who must not be fooled: by links, by depth, by deleted files."""
+"""Measures a job's disk usage, including deleted open files; not fooled by links or deep folders."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from pathlib import Path
 
 from fairlead.units import shown_size
 
-MOST_FILES = 250_000  # a look at all of them takes about two seconds
-DEEPEST = 128  # folders in folders: what lies deeper could not be measured
-RESERVE_BYTES = 32 << 20  # what must be left on the disk for a worker to be started
+MOST_FILES = 250_000  # measuring them takes about 2 s
+DEEPEST = 128  # nested folders; deeper ones cannot be measured
+RESERVE_BYTES = 32 << 20  # must be free for a worker to be started
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 DELETED = "deleted files that are still open"
-_DELETED = " (deleted)"  # how the kernel marks their names
+_DELETED = " (deleted)"  # the kernel's suffix of their names
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it failed for want of room."""
+    """True when the error means a full disk or quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_reserve(folder: Path) -> None:
-    """Raise the error of a full disk where so little is left that it is the platform's own."""
+    """Raise ENOSPC when less is free than the reserve kept for the platform."""
     found = os.statvfs(folder)
     if found.f_bavail * found.f_frsize < RESERVE_BYTES:
-        raise OSError(errno.ENOSPC, f"less than {shown_size(RESERVE_BYTES)} are left on the disk")
+        raise OSError(errno.ENOSPC, f"less than {shown_size(RESERVE_BYTES)} are free on the disk")
 
 
 @dataclass(slots=True)
 class DiskUsage:
-    """What a job's folder holds, by its parts (output, logs, ...)."""
+    """Disk usage of a job's folder, by its parts (output, logs, ...)."""
 
     bytes_by_part: dict[str, int] = field(default_factory=dict)
     files: int = 0
@@ -49,23 +49,23 @@ class DiskUsage:
             self.bytes_by_part[part] = self.bytes_by_part.get(part, 0) + size
 
     def limit_problem(self, allowed_bytes: int, tenant: str) -> str | None:
-        """Why this is too much, in one line with what is used, what is allowed and what to do; None: it is not."""
+        """Why the usage is over the limit, in one line with usage, limit and fix; None when it is not."""
         if self.problem is not None:
             return self.problem
         if self.files > MOST_FILES:
-            return f"its folder holds more than {MOST_FILES:,} files; write fewer, larger ones (an archive, a table)"
+            return f"its folder has more than {MOST_FILES:,} files; write fewer, larger ones (an archive, a table)"
         if self.total_bytes <= allowed_bytes:
             return None
         name, size = max(self.bytes_by_part.items(), key=lambda part: part[1])
         return (
-            f"its folder holds {shown_size(self.total_bytes)}, and {shown_size(allowed_bytes)} are allowed; the "
-            f"biggest part is {name} with {shown_size(size)}; write less, or let an admin allow more: "
+            f"its folder takes {shown_size(self.total_bytes)} of {shown_size(allowed_bytes)} allowed; the "
+            f"largest part is {name} with {shown_size(size)}; write less, or ask an admin to raise the limit: "
             f"fairlead tenant update {tenant} --disk {shown_size(2 * self.total_bytes).replace(' ', '')}"
         )
 
 
 class _Walk:
-    """One walk through a folder; ends early where nobody could follow."""
+    """One walk through a folder; stops at too many files or a folder that cannot be opened."""
 
     def __init__(self, most_files: int) -> None:
         self.held, self._most_files = DiskUsage(), most_files
@@ -84,7 +84,7 @@ class _Walk:
         self.held.add(part, found.st_blocks * 512)
 
     def count_below(self, folder: int, part: str) -> None:
-        """Count all below this open folder, which is closed in the end; depth is bounded, so descriptors are, too."""
+        """Count all below this open folder and close it; bounded depth bounds the number of open descriptors."""
         stack: list[tuple[int, Iterator[os.DirEntry[str]]]] = [(folder, _entries(folder))]
         try:
             while stack and not self.is_stopped:
@@ -105,33 +105,33 @@ class _Walk:
 
     def _descend(self, stack: list[tuple[int, Iterator[os.DirEntry[str]]]], here: int, name: str) -> None:
         if len(stack) >= DEEPEST:
-            self.held.problem = f"its folder is more than {DEEPEST} folders deep; write into fewer levels"
+            self.held.problem = f"its folder is nested more than {DEEPEST} levels deep; write into fewer levels"
             return
         descriptor = self.open(name, here)
         if descriptor is not None:
             stack.append((descriptor, _entries(descriptor)))
 
     def open(self, name: str, folder: int | None = None) -> int | None:
-        """This folder, open; one that its owner closed to us (without root) is a problem of its owner's."""
+        """Open a folder; one that its owner made unreadable (to a platform without root) counts as a problem."""
         try:
             return os.open(name, _FLAGS, dir_fd=folder)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             shown = Path(name).name
-            self.held.problem = f"its folder {shown!r} cannot be looked into ({error.strerror}); leave it readable"
+            self.held.problem = f"its folder {shown!r} cannot be read ({error.strerror}); keep it readable"
             return None
 
 
 def measure(folder: Path, open_bytes: int = 0, most_files: int | None = None) -> DiskUsage:
-    """What the folder holds on the disk, without following any link; more files than the most are not counted."""
+    """Disk usage of the folder, following no links; counting stops beyond ``most_files``."""
     walk = _Walk(MOST_FILES if most_files is None else most_files)
     walk.held.add(DELETED, open_bytes)
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as parts:
         for part in parts:
             if walk.is_stopped:
                 break
-            with contextlib.suppress(FileNotFoundError):  # it has just been removed
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 found = part.stat(follow_symlinks=False)
                 walk.count(part.name, found)
                 if stat.S_ISDIR(found.st_mode) and (opened := walk.open(part.path)) is not None:
@@ -140,7 +140,7 @@ def measure(folder: Path, open_bytes: int = 0, most_files: int | None = None) ->
 
 
 def deleted_bytes(pids: Iterable[int], device: int) -> int:
-    """What files that these processes hold open or mapped take on this file system although they were deleted."""
+    """Bytes on this file system of deleted files that these processes have open or mapped."""
     sizes: dict[int, int] = {}
     for pid in pids:
         for path in (*_deleted_open(pid), *_deleted_mapped(pid)):
@@ -160,7 +160,7 @@ def _deleted_open(pid: int) -> Iterator[str]:
 
 
 def _deleted_mapped(pid: int) -> Iterator[str]:
-    """From the one file that lists all mappings: a look at each of hundreds would cost a fork bomb's neighbour."""
+    """Deleted mapped files, from /proc/PID/maps: reading each of hundreds of map_files would be too slow."""
     with contextlib.suppress(OSError):  # it has just ended
         maps = Path(f"/proc/{pid}/maps").read_bytes()
         if _DELETED.encode() in maps:
@@ -170,7 +170,7 @@ def _deleted_mapped(pid: int) -> Iterator[str]:
 
 
 def _without_zeros(addresses: str) -> str:
-    """Mappings are listed with their addresses padded, and filed without."""
+    """Convert addresses from /proc/PID/maps (zero-padded) to names in map_files (not padded)."""
     return "-".join(f"{int(address, 16):x}" for address in addresses.split("-"))
 
 
@@ -182,5 +182,5 @@ def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
 def _stat(name: str, folder: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:  # it has just been removed
+    except OSError:  # removed meanwhile
         return None

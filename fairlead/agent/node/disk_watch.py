@@ -1,4 +1,4 @@
-"""Looks from time to time whether the jobs of a node fill more of the disk than they may, and ends those that do."""
+"""Checks the disk and memory-folder usage of a node's jobs from time to time and ends jobs over their limit."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fairlead.local_wire import PlacedSpec
 from fairlead.units import shown_size
 
 _EVERY_S = 1.0
-_MOST_IN_MEMORY = 10_000  # files: a file system in memory has only so many, for all
-_REST = 20  # times as long as the look took: a job with many files costs a twentieth of a core, not more
-_REST_GROWING = 2  # the same, while the disk fills so fast that the job may be over its limit
-_STALE_S = 60.0  # a node that has not told its part for so long is gone
+_MOST_IN_MEMORY = 10_000  # files; inodes of the shared tmpfs are limited
+_REST = 20  # pause as a multiple of the check's duration: a check costs at most 5 % of a core
+_REST_GROWING = 2  # the same while the disk fills so fast that the job may be over its limit
+_STALE_S = 60.0  # a usage file older than this is of a node that is gone
 
 log = logging.getLogger("fairlead.node")
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What is left of a file system, or of what a job may take of it."""
+    """Free space of a file system, or what a job may still use of it."""
 
     bytes: int
     files: int
@@ -39,13 +39,13 @@ class DiskSpace:
 
 
 def free_space(folder: str) -> DiskSpace:
-    """What is free where this folder lies: one call, however many files there are."""
+    """Free space of the folder's file system; one system call."""
     found = os.statvfs(folder)
     return DiskSpace(found.f_bfree * found.f_frsize, found.f_ffree)
 
 
 class WatchedWorker(Protocol):
-    """A worker, as far as its disk is concerned."""
+    """What the watch needs of a worker."""
 
     job: str
 
@@ -57,12 +57,12 @@ class WatchedWorker(Protocol):
 
 @dataclass(slots=True)
 class _Schedule:
-    """When a job is looked at next, and what was there when it was looked at last."""
+    """When a job is checked next, and what the last check found."""
 
     due_s: float = 0.0
-    soon_s: float = 0.0  # the same, if the disk has filled since by more than it may still take
-    free: DiskSpace | None = None  # of the file system, when the last look began
-    left: DiskSpace = DiskSpace(0, 0)  # that the job might take before it is over its limit
+    soon_s: float = 0.0  # earliest time if free space has shrunk by more than the job may still use
+    free: DiskSpace | None = None  # of the file system at the begin of the last check
+    left: DiskSpace = DiskSpace(0, 0)  # what the job could still use then
     running: asyncio.Task[None] | None = None
 
 
@@ -70,10 +70,10 @@ _Check = Callable[[_Schedule, PlacedSpec, Sequence[WatchedWorker]], Awaitable[st
 
 
 class DiskWatch:
-    """One node's. Of several nodes on a machine that share a job, one looks at its folder: who has the lock.
+    """Checks the jobs of one node. Of several nodes on a machine that share a job, the one with the lock measures it.
 
-    A look takes time for every file, and the next one waits for a multiple of that. What a job writes meanwhile shows
-    in what is left of the file system: where that has shrunk by more than the job may still take, it is looked at soon.
+    A check takes time per file, and the next one waits a multiple of that. What a job writes meanwhile shows as less
+    free space: when that shrinks by more than the job may still use, the next check comes soon.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DiskWatch:
         self._schedules: dict[tuple[str, _Check], _Schedule] = {}  # by job and what is looked at
 
     def check(self, workers: Iterable[WatchedWorker]) -> None:
-        """Look at what is due, behind the back of the node manager; each by itself: no job waits for another."""
+        """Start the checks that are due, each as a task of its own."""
         by_job: dict[str, list[WatchedWorker]] = {}
         for worker in workers:
             if worker.spec is not None:
@@ -127,7 +127,7 @@ class DiskWatch:
             schedule.running = None
 
     async def _check_disk(self, schedule: _Schedule, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> str | None:
-        """Why what the job holds on the disk is too much, with all its nodes together."""
+        """Why the job, summed over its nodes, is over its disk limit; None when it is not."""
         schedule.free = self._room(spec.folder)
         whole = self._has_lock(spec.job)
         held = await asyncio.to_thread(_measure, spec, [worker.pids() for worker in workers], whole=whole)
@@ -138,7 +138,7 @@ class DiskWatch:
         schedule.left = DiskSpace(spec.disk_bytes, disk_usage.MOST_FILES).less(DiskSpace(held.total_bytes, held.files))
         return held.limit_problem(spec.disk_bytes, spec.tenant)
 
-    # ------------------------------------------------------------ with the other nodes of the machine
+    # ------------------------------------------------------------ other nodes of the machine
 
     def _has_lock(self, job: str) -> bool:
         if job not in self._held:
@@ -150,7 +150,7 @@ class DiskWatch:
         return True
 
     def _usage_file(self, job: str) -> Path:
-        """Where this node tells who has the lock what its workers hold without a name: nobody else sees that."""
+        """File in which this node reports its workers' deleted open files to the node with the lock."""
         return self._locks / f"disk-{job}.{self._name}.lock"
 
     def _publish_usage(self, job: str, held_bytes: int) -> None:
@@ -158,19 +158,19 @@ class DiskWatch:
         try:
             fresh.write_text(str(held_bytes))
             fresh.replace(self._usage_file(job))
-        except OSError as error:  # a disk that is full: what is held here is still held against it alone
-            log.warning("%s: the other nodes could not be told what it holds here: %s", job, error)
+        except OSError as error:  # a full disk: the usage here then counts on this node only
+            log.warning("%s: its usage on this node could not be reported to the other nodes: %s", job, error)
 
     def _usage_of_other_nodes(self, job: str) -> int:
         total_bytes = 0
         for path in self._locks.glob(f"disk-{job}.????????.lock"):
-            with contextlib.suppress(OSError, ValueError):  # it has just been removed
+            with contextlib.suppress(OSError, ValueError):  # removed meanwhile
                 if time.time() - path.stat().st_mtime < _STALE_S:
                     total_bytes += int(path.read_text())
         return total_bytes
 
     def _forget(self, living: Mapping[str, object]) -> None:
-        """Of jobs that have no worker here any more nothing is kept."""
+        """Drop locks, usage files and schedules of jobs without workers here."""
         for job in self._held.keys() - living.keys():
             (self._locks / f"disk-{job}.lock").unlink(missing_ok=True)
             os.close(self._held.pop(job))
@@ -180,7 +180,7 @@ class DiskWatch:
 
 
 def _measure(spec: PlacedSpec, pids: Iterable[set[int]], *, whole: bool) -> disk_usage.DiskUsage:
-    """In a thread: the whole folder, or only what this node's own workers hold open of it after deleting it."""
+    """Measure the whole folder, or only the deleted files that this node's workers have open. Runs in a thread."""
     folder = Path(spec.folder)
     device = folder.stat().st_dev
     deleted = disk_usage.deleted_bytes(set().union(*pids), device)
@@ -194,20 +194,20 @@ async def _check_memory(schedule: _Schedule, spec: PlacedSpec, workers: Sequence
 
 
 def _in_memory(spec: PlacedSpec) -> str | None:
-    """Why what the job keeps in this node's memory is too much; it is all jobs', and only control groups count it."""
+    """Why the job's memory folder on this node is over its limit; None when it is not."""
     folder = Path(spec.memory_folder)
     held = disk_usage.measure(folder, most_files=_MOST_IN_MEMORY)
     if held.problem is not None or held.files > _MOST_IN_MEMORY:
-        return held.problem or f"it keeps more than {_MOST_IN_MEMORY} files in memory; only snapshots belong there"
-    allowed_bytes = None if spec.pool else spec.memory_bytes  # what others left there is not counted against it
+        return held.problem or f"it has more than {_MOST_IN_MEMORY} files in memory; only snapshots belong there"
+    allowed_bytes = None if spec.pool else spec.memory_bytes  # a pool's folder holds other jobs' files too
     if allowed_bytes is None and held.files:
         allowed_bytes = shutil.disk_usage(folder).total // 2
     if allowed_bytes is None or held.total_bytes <= allowed_bytes:
         return None
     used, allowed = shown_size(held.total_bytes), shown_size(allowed_bytes)
-    return f"its snapshots in memory hold {used}, and {allowed} are allowed; ask for more: resources.memory"
+    return f"its snapshots in memory take {used} of {allowed} allowed; raise resources.memory"
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("what jobs hold on the disk could not be measured: %s", error)
+        log.error("the disk usage of a job could not be measured: %s", error)

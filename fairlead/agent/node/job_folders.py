@@ -1,4 +1,4 @@
-"""A job's folders on a node, each owned by whom it is for: the platform, or the tenant's own user."""
+"""Creates a job's folders on a node, owned by the platform or by the tenant's user."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TENANT_FOLDERS = ("output", "snapshots", "code", "home", "tmp", "rendezvous")
 
 
 def prepare(spec: PlacedSpec) -> None:
-    """Make the job's folders; other tenants may pass through the outermost, and look into none."""
+    """Create the job's folders; other tenants may traverse the outermost and read none."""
     folder = logs(spec).parent
     for name in TENANT_FOLDERS:
         make(folder / name, 0o700, spec.uid)
     memory = Path(spec.memory_folder)
-    make(memory.parent, 0o755)  # the platform's, so that a job cannot put a link there; a worker lists its nodes
+    make(memory.parent, 0o755)  # owned by the platform, so that a job cannot put a link there
     make(memory, 0o700, spec.uid)
 
 
 def logs(spec: PlacedSpec) -> Path:
-    """The folder of the job's logs, made if need be: the platform's own, which the job can neither read nor write."""
+    """The folder of the job's logs, created if need be; the job can neither read nor write it."""
     folder = Path(spec.folder)
     make(folder, 0o711)
     make(folder / "logs", 0o700)
@@ -29,7 +29,7 @@ def logs(spec: PlacedSpec) -> Path:
 
 
 def make(path: Path, mode: int, owner: int | None = None) -> None:
-    """Have the folder with this mode, belonging to the owner."""
+    """Create the folder if need be, with this mode and owner."""
     path.mkdir(parents=True, exist_ok=True)
     found = path.stat(follow_symlinks=False)
     if found.st_mode & 0o777 != mode:

@@ -1,4 +1,4 @@
-"""A node manager's line to the leader: one connection at a time, the newest epoch's, and nothing lost in between."""
+"""A node manager's connection to the leader: one at a time, of the newest epoch, with unacknowledged events resent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fairlead import framing, wire
 from fairlead.agent.node.outbox import Outbox
 
-_BACKLOG_BYTES = 16 << 20  # a leader that reads nothing is let go; it gets everything again when it comes back
+_BACKLOG_BYTES = 16 << 20  # unsent bytes after which a leader is disconnected; it gets all again on reconnect
 
 log = logging.getLogger("fairlead.node")
 
@@ -17,7 +17,7 @@ Answer = Callable[[wire.Request], wire.Reply | asyncio.Future[wire.Reply]]
 
 
 class LeaderLine:
-    """Refuses older leaders, answers the present one, and sends it what it has not acknowledged."""
+    """Refuses older leaders, answers the current one and sends it all unacknowledged events."""
 
     def __init__(self, epoch: int, answer: Answer, outbox: Outbox, new_leader: Callable[[], None]) -> None:
         self.epoch = epoch
@@ -32,7 +32,7 @@ class LeaderLine:
         return self._live is not None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from its first request to its end."""
+        """Serve one connection until it ends."""
         unpacker = framing.Unpacker(wire.Request)
         try:
             while data := await reader.read(1 << 16):
@@ -41,7 +41,7 @@ class LeaderLine:
         except (ConnectionResetError, BrokenPipeError):
             pass
         except ValueError as error:
-            log.error("a control connection talks nonsense: %s", error)
+            log.error("invalid message on a control connection: %s", error)
         finally:
             if self._live is writer:
                 self._live = None
@@ -67,7 +67,7 @@ class LeaderLine:
         if fresh:
             for event in self._outbox.pending():
                 writer.write(framing.pack(event))
-            # Whatever was kept may be sent: a leader let go for it would find as much again each time it came back.
+            # The backlog counts from here: disconnecting a leader for it would resend as much at each reconnect.
             self._most_unread = _BACKLOG_BYTES + writer.transport.get_write_buffer_size()
 
     def _reply_late(self, writer: asyncio.StreamWriter, number: int, done: asyncio.Future[wire.Reply]) -> None:
@@ -79,18 +79,18 @@ class LeaderLine:
             writer.write(framing.pack(reply))
 
     def push(self, event: wire.Event) -> None:
-        """Send the event if somebody leads; it is kept in any case."""
+        """Send the event if a leader is connected; the outbox keeps it in any case."""
         live = self._live
         if live is None or live.is_closing():
             return
         live.write(framing.pack(event))
         if live.transport.get_write_buffer_size() > self._most_unread:
-            log.warning("the leader does not read; letting go of it")
+            log.warning("disconnecting the leader, which does not read")
             live.transport.abort()
             self._live = None
 
     async def flush(self) -> None:
-        """Let what was written leave, and hang up."""
+        """Send what is buffered and close the connection."""
         live, self._live = self._live, None
         if live is not None:
             live.close()
@@ -98,4 +98,4 @@ class LeaderLine:
                 async with asyncio.timeout(2.0):
                     await live.wait_closed()
             except (OSError, TimeoutError) as error:
-                log.debug("the leader was gone first: %s", error)
+                log.debug("the leader closed the connection first: %s", error)

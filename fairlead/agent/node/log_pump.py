@@ -1,4 +1,4 @@
-"""Carries what a worker prints from its pipe into its log, no faster than the platform and its neighbours can bear."""
+"""Copies a worker's output from its pipe into its log, rate-limited and without secrets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from fairlead.agent.node.secret_scrubber import Scrubber
 
-RATE_BYTES_PER_S = 8 << 20  # a worker that prints more than this has to wait, and nobody else
+RATE_BYTES_PER_S = 8 << 20  # a worker that prints more than this blocks in its write
 BURST_BYTES = 16 << 20
 _TAKE_BYTES = 1 << 18
-_PAUSE_S = 0.01  # between two writes: a job that prints each step costs a hundred writes in a second, not thousands
-_MOST_BUSY = 0.1  # of a core that one worker's output may cost the platform
+_PAUSE_S = 0.01  # between two writes: at most 100 a second per worker
+_MOST_BUSY = 0.1  # cores that one worker's output may cost the platform
 _PAGE = 4096
 _KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 
@@ -23,25 +23,25 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LogFile:
-    """A worker's log of which the newest bytes are kept; places in the file stay what they are, so readers go on."""
+    """A worker's log that keeps its newest bytes: older ones are punched out, so readers' offsets stay valid."""
 
     def __init__(self, folder: Path, worker: str, keep_bytes: int) -> None:
         self._keep_bytes = max(keep_bytes, _PAGE)
         self._file = _open(folder, f"{worker}.log")
         self._size = os.fstat(self._file).st_size
-        self._start = 0  # what lies before has been dropped
-        self._lost_bytes = 0  # not written, because the disk was full or broken
+        self._start = 0  # output before this offset was dropped
+        self._lost_bytes = 0  # not written because of disk errors
         self._trouble = ""
         self._at_line_start = True
         self._full = False
 
     @property
     def to_new_line(self) -> str:
-        """What must be written to be at the beginning of a line."""
+        """A line break, unless the log is at the begin of a line."""
         return "" if self._at_line_start else "\n"
 
     def append(self, data: bytes) -> None:
-        """Write the data and drop the oldest beyond the limit; a full disk loses data and later says how much."""
+        """Append the data and drop the oldest beyond the limit; data lost to a full disk is reported later."""
         if self._full or not data:
             return
         try:
@@ -64,7 +64,7 @@ class LogFile:
             data = data[written:]
 
     def _drop(self, until: int) -> None:
-        """Give the disk back what lies before this place."""
+        """Free the disk space before this offset."""
         until -= until % _PAGE
         try:
             _punch_hole(self._file, until)
@@ -89,7 +89,7 @@ class LogPump:
         self._scrubber = scrubber or Scrubber({})
         self._left_bytes = float(BURST_BYTES)
         self._counted_s = time.monotonic()
-        self._hurry = asyncio.Event()  # the worker has ended: what is left comes at once
+        self._hurry = asyncio.Event()  # the worker has ended: no more rate limit
         self._transport: asyncio.ReadTransport | None = None
         self._task = asyncio.create_task(self._run())
 
@@ -101,7 +101,7 @@ class LogPump:
         self._transport = transport
         try:
             while data := await reader.read(_TAKE_BYTES):
-                transport.pause_reading()  # the worker's pipe fills, and then the worker waits
+                transport.pause_reading()  # the pipe fills and the worker blocks
                 busy_s = await asyncio.to_thread(self._carry, data)
                 await self._rest(len(data), busy_s)
                 transport.resume_reading()
@@ -114,7 +114,7 @@ class LogPump:
         return time.thread_time() - begun_s
 
     async def _rest(self, size_bytes: int, busy_s: float) -> None:
-        """Wait as long as this much output has to cost."""
+        """Wait as long as the rate limit requires for this much output."""
         now_s = time.monotonic()
         earned = (now_s - self._counted_s) * RATE_BYTES_PER_S
         self._left_bytes = min(float(BURST_BYTES), self._left_bytes + earned) - size_bytes
@@ -125,9 +125,9 @@ class LogPump:
                 await self._hurry.wait()
 
     async def finish(self, within_s: float, last_line: str | None = None) -> None:
-        """The worker has ended: carry what it left in the pipe. A stray that holds the pipe open is not waited for.
+        """The worker has ended: copy the rest of its pipe, at most ``within_s`` (a stray may keep the pipe open).
 
-        The last line is the platform's own, about how the worker ended.
+        ``last_line`` is the platform's own, about how the worker ended.
         """
         self._hurry.set()
         await asyncio.wait([self._task], timeout=within_s)
@@ -141,7 +141,7 @@ class LogPump:
 
 
 def make_pipe(owner: int | None) -> tuple[int, int]:
-    """A pipe for a worker's output, which its own user may open again by name (/dev/stdout, /dev/stderr)."""
+    """A pipe for a worker's output, owned by its user so that it can reopen /dev/stdout and /dev/stderr."""
     source, sink = os.pipe()
     if owner is not None and os.geteuid() == 0:
         os.fchown(sink, owner, owner)
@@ -149,7 +149,7 @@ def make_pipe(owner: int | None) -> tuple[int, int]:
 
 
 def _open(folder: Path, name: str) -> int:
-    """The log, opened for the platform alone and through no link, whoever may have written in the job's folder."""
+    """Open the log for the platform alone and through no link, even if the job could write in its folder."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -1,4 +1,4 @@
-"""What the host, the fork servers and the node managers of one machine say to each other."""
+"""The messages between the host, fork servers and node managers of one machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
-    """What one node is, as its node manager and its fork server are told at their start."""
+    """A node's settings, passed to its node manager and fork server at their start."""
 
     home: str
     tag: str  # of the home, for names outside of it
@@ -14,16 +14,16 @@ class NodeConfig(msgspec.Struct, frozen=True):
     capacity: dict[str, float]
     device_type: str
     epoch: int
-    first_core: int = 0  # where its cores begin, for machines without cgroups
-    isolation: str = "user"  # sandbox, user or none: what is in force; from the control plane also auto
-    protocol: int = 1  # of the node manager; a fork server of another one would not understand it
+    first_core: int = 0  # of its cores, for machines without cgroups
+    isolation: str = "user"  # sandbox, user or none; from the control plane also auto
+    protocol: int = 1  # of the node manager; its fork server must have the same
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
-    """Fork a worker. All that the fork server itself has to know of it: what it reads would be in every later fork.
+    """Fork a worker. Holds all that the fork server itself needs: data that it reads would be in every later fork.
 
-    The packet carries the worker's channel, the pipe for its output and a file with its Birth; then, as told here, the
-    packed code and the arguments of its sandbox.
+    The packet carries the worker's channel, its output pipe and a file with its WorkerBootstrap; then, as flagged here,
+    the code bundle and the arguments of its sandbox.
     """
 
     key: str
@@ -37,10 +37,10 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     network: str = "closed"
     bundle: bool = False
     sandboxed: bool = False
-    closed: list[str] = []  # granted folders that lie where the tenant's user does not get to by itself
-    folder: str = ""  # of the job, to be attached to the sandbox; empty: it is built with it
-    memory: str = ""  # the same, for its snapshots in memory
-    frame: str = ""  # sandboxes of the same frame are alike before that; empty: it is like no other
+    closed: list[str] = []  # granted folders that the tenant's user cannot reach by itself
+    folder: str = ""  # of the job, mounted into the finished sandbox; empty: already part of it
+    memory: str = ""  # the same for its memory folder
+    frame: str = ""  # sandboxes with the same frame are interchangeable before that; empty: with none
 
     @property
     def job(self) -> str:
@@ -57,7 +57,7 @@ class Kill(msgspec.Struct, tag="kill", frozen=True):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """The fork server is warm and belongs to this node now."""
+    """The fork server is warm and serves this node."""
 
     pid: int
     version: int  # of cgroups; 0: none
@@ -69,7 +69,7 @@ class Started(msgspec.Struct, tag="started", frozen=True):
     key: str
     pid: int
     groups: list[str]
-    sandbox: int = 0  # its first process, with which all in it ends
+    sandbox: int = 0  # pid of its first process; all others in it end with that one
 
 
 class Ended(msgspec.Struct, tag="ended", frozen=True):
@@ -77,8 +77,8 @@ class Ended(msgspec.Struct, tag="ended", frozen=True):
     code: int | None
     signal: int | None
     out_of_memory: bool = False
-    problem: str | None = None  # it could not even be forked
-    cpu_s: float = 0.0  # that it and its children used
+    problem: str | None = None  # why it could not be forked
+    cpu_s: float = 0.0  # of it and its children
     no_room: bool = False  # the problem was a full disk
 
 
@@ -93,7 +93,7 @@ class StartNode(msgspec.Struct, tag="start", frozen=True):
 
 
 class Supply(msgspec.Struct, tag="supply", frozen=True):
-    """A node manager asks for a fork server, which takes over the connection this comes on."""
+    """A node manager asks for a fork server, which takes over this connection."""
 
     node: NodeConfig
 

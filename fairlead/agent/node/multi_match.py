@@ -1,4 +1,4 @@
-"""Which of many byte strings may stand in a text, at a cost that does not depend on how many they are."""
+"""Finds which of many byte strings may occur in a text, at a cost independent of their number."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 _WIDTHS: Mapping[int, Literal["Q", "I"]] = {8: "Q", 4: "I"}
-"""So many first bytes of a string are looked up, as a number: all of a text's in one go each, without a line of ours
-per byte. A secret of thousands of lines is searched for as fast as one of a single line."""
+"""Widths of the prefix that is looked up as a number: set intersection tests all positions of a text in C, so a secret
+of thousands of lines is searched for as fast as one of a single line."""
 
 
 class MultiMatch:
-    """Strings to look for; one that is said to be there may not be, one that is not said to be there is not."""
+    """A filter with false positives but no false negatives."""
 
     def __init__(self, needles: Iterable[bytes]) -> None:
         self._short: list[bytes] = []
@@ -26,7 +26,7 @@ class MultiMatch:
         self._numbers = {width: frozenset(starting) for width, starting in self._starting.items() if starting}
 
     def candidates(self, data: bytes) -> list[bytes]:
-        """Those whose beginning stands somewhere in the data."""
+        """The strings whose prefix occurs in the data."""
         found = [needle for needle in self._short if needle in data]
         view = memoryview(data)
         for width, numbers in self._numbers.items():
@@ -40,7 +40,7 @@ class MultiMatch:
 
 
 def lookup_prefix(needle: bytes) -> bytes:
-    """What of it is looked up; the whole of a short one."""
+    """The prefix that is looked up; the whole of a short string."""
     return needle[: next((width for width in _WIDTHS if len(needle) >= width), len(needle))]
 
 

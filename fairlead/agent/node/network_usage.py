@@ -1,7 +1,7 @@
-"""Network bytes per worker: the kernel counts them per TCP connection, and a connection belongs to a process.
+"""Counts network bytes per worker from the kernel's counters per TCP connection.
 
-Read through the sock_diag netlink family (what ``ss`` uses), because workers share the machine's network, or their
-gang's, and no file in /proc counts per process. Where it is not to be had, the answer is an empty one.
+Uses the sock_diag netlink family (as ``ss`` does), because workers share the machine's network or their gang's, and
+no file in /proc counts per process. Returns nothing where the kernel does not offer it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MESSAGE_BYTES = 72  # of struct inet_diag_msg, the inode being its last four
 
 
 class TrafficCounter:
-    """Bytes of one worker so far; a connection that was closed keeps its share."""
+    """Bytes of one worker so far, including closed connections."""
 
     def __init__(self) -> None:
         self.total = 0
         self._seen: dict[int, int] = {}
 
     def update(self, pids: Iterable[int], bytes_by_inode: Mapping[int, int]) -> None:
-        """Add what its connections carried since the last look."""
+        """Add the bytes of its connections since the last update."""
         if not bytes_by_inode:
             return
         now = {inode: bytes_by_inode[inode] for inode in _sockets(pids) if inode in bytes_by_inode}
@@ -43,12 +43,12 @@ class TrafficCounter:
 
 
 def tcp_bytes(pids: Iterable[int]) -> dict[int, int]:
-    """Bytes sent and received by inode of every TCP connection in the networks that these processes are in."""
+    """Bytes sent and received, by socket inode, of all TCP connections in these processes' networks."""
     found: dict[int, int] = {}
     own = Path("/proc/self/ns/net").stat().st_ino
     seen: set[int] = set()
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has just ended, or the kernel offers no sock_diag here
+        with contextlib.suppress(OSError):  # the process has ended, or there is no sock_diag
             network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 number = os.fstat(network).st_ino
@@ -74,7 +74,7 @@ def _line() -> socket.socket:
 
 
 def _line_into(network: int) -> socket.socket:
-    """Made by a thread that goes there and never comes back: without root it could not. The socket stays there."""
+    """Open the socket in a thread that enters the network and ends there: without root a thread cannot return."""
 
     def make() -> socket.socket:
         linux.enter(network, linux.CLONE_NEWNET)

@@ -1,4 +1,4 @@
-"""A node's part in the grid: lets its workers find it, keeps what must outlive its process, tells what is where."""
+"""Runs a node's grid supervisor: admits tenants and jobs, drops unused snapshots and reports usage."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fairlead.grid.process_supervisor import CHECK_S, GridSupervisor
 from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, snapshot_job, snapshot_label
 from fairlead.home import Home
 
-_USERS_EACH = 100_000  # of one platform on a machine; the last of them is the grid's own
-_SPILLED_TIMES = 4  # so many times its memory a tenant may have on the disk of a node
+_USERS_EACH = 100_000  # uids of one platform on a machine; the last is the grid process's
+_SPILLED_TIMES = 4  # disk quota of a tenant on a node, as a multiple of its memory quota
 
 log = logging.getLogger("fairlead.node")
 
 
 class NodeGrid:
-    """Nothing runs, and no memory is used, before a worker connects."""
+    """One node's grid. No process runs and no memory is used before a worker connects."""
 
     def __init__(self, home: Home, config: NodeConfig) -> None:
         self._home, self._config = home, config
         self._supervisor: GridSupervisor | None = None
 
     def admit(self, spec: wire.WorkerSpec, keys: wire.GridKeys) -> dict[str, str]:
-        """Let the job's workers in; returns the variables by which they find the grid."""
+        """Admit the job's workers; returns the variables by which they find the grid."""
         if spec.grid_bytes <= 0:
             return {}
         supervisor = self._supervisor or self._start_supervisor(spec.uid, keys.peers or secrets.token_bytes(32))
@@ -45,7 +45,7 @@ class NodeGrid:
             supervisor.admit(Admit(spec.tenant, spec.grid_bytes, key, spec.grid_encrypted, spilled))
             token = supervisor.listen(spec.job, spec.tenant, path, spec.uid)
         except OSError as error:  # a job without the grid is better than none
-            log.error("the grid is not there for %s: %s", spec.job, error)
+            log.error("%s runs without the grid: %s", spec.job, error)
             return {}
         return {VARIABLE: str(path), TOKEN_VARIABLE: token}
 
@@ -62,7 +62,7 @@ class NodeGrid:
         return supervisor
 
     def _check(self) -> None:
-        """Every second: does it live? Only if somebody asks is it seen that it hangs."""
+        """Ping the grid process every second, to notice when it hangs."""
         if self._supervisor is not None:
             self._guarded(self._supervisor.check)
             asyncio.get_running_loop().call_later(CHECK_S, self._check)
@@ -71,27 +71,27 @@ class NodeGrid:
     def _guarded(work: Callable[[], None]) -> None:
         try:
             work()
-        except OSError as error:  # the machine has no room for a process; whoever knocked goes on knocking
+        except OSError as error:  # no memory for a process; the next connection retries
             log.error("the grid process of this node does not start: %s", error)
 
     def forget(self, job: str) -> None:
-        """The job has no workers here any more."""
+        """Stop listening for a job without workers on this node."""
         if self._supervisor is not None:
             self._supervisor.forget(job)
 
     def discard(self, job: str) -> None:
-        """Its state is not needed any more."""
+        """Drop the job's snapshots."""
         if self._supervisor is not None:
             self._supervisor.discard(snapshot_label(job))
 
     def drop(self, tenant: str, labels: Iterable[str]) -> None:
-        """Nobody will ask for the tenant's blocks of these labels any more."""
+        """Drop the tenant's blocks of these labels."""
         if self._supervisor is not None:
             for label in labels:
                 self._supervisor.discard(label, tenant)
 
     def tidy(self, living: Container[str]) -> None:
-        """Drop the states of jobs that have no workers here and no note that would lead to them: they are elsewhere."""
+        """Drop snapshots of jobs without workers or snapshot records on this node: nothing refers to them."""
         usage = {} if self._supervisor is None else self._supervisor.usage
         left = {job for use in usage.values() for label in use.by_label if (job := snapshot_job(label))}
         for job in left:
@@ -99,13 +99,13 @@ class NodeGrid:
                 self.discard(job)
 
     def _has_index(self, job: str) -> bool:
-        """Whether this node's memory holds a note of the job's, or of a stage's that trains."""
+        """True when this node's memory has a record of a snapshot of the job, or of a training stage of it."""
         memory, node = self._home.memory, self._config.name
         places = (f"{job}/{node}/*.grid", f"*/{node}/snapshots-{job}/{node}/*.grid")
         return any(True for place in places for _ in memory.glob(place))
 
     def tell(self, telemetry: wire.Telemetry) -> wire.Telemetry:
-        """With what every tenant has in this node's memory, and under which label."""
+        """Add every tenant's usage of this node's grid, and the resident bytes by label."""
         if self._supervisor is None:
             return telemetry
         usage = self._supervisor.usage
@@ -117,7 +117,7 @@ class NodeGrid:
         return msgspec.structs.replace(telemetry, resident=resident, grid=grid, grid_trouble=self._supervisor.trouble)
 
     def close(self) -> None:
-        """End its process, and with it all that it held in memory and on disk."""
+        """End the grid process and drop all its blocks in memory and on disk."""
         if self._supervisor is not None:
             asyncio.get_running_loop().remove_reader(self._supervisor.fileno())
             self._supervisor.close()
@@ -125,11 +125,11 @@ class NodeGrid:
 
 
 def spill(home: Home, node: str) -> Path:
-    """Where a node's grid process keeps what does not fit into memory."""
+    """The folder of a node's spilled blocks."""
     return home.root / "grid" / node
 
 
 def forget(home: Home, node: str) -> None:
-    """Remove what the grid process of a node that was killed left on the disk; its memory is gone with it."""
+    """Remove the spilled blocks and socket of a killed node's grid."""
     shutil.rmtree(spill(home, node), ignore_errors=True)
     (home.run / f"{node}.grid").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The node manager: holds the devices of one virtual node, starts and watches its workers, reports to the leader."""
+"""The node manager: reserves the devices of one virtual node, starts and watches its workers, reports to the leader."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from fairlead.local_wire import PlacedSpec
 
 TELEMETRY_S = 1.0
 IDLE_EXIT_S = 600.0
-_IDLE_EXIT_UNACKNOWLEDGED_S = 86_400.0  # with news that no leader has heard yet
+_IDLE_EXIT_UNACKNOWLEDGED_S = 86_400.0  # while it has unacknowledged events
 _RELEASE_S = 10.0
 
 log = logging.getLogger("fairlead.node")
 
 
 class NodeManager:
-    """One virtual node. Whoever leads commands it; nobody leads for ever, so it keeps what it has to say."""
+    """Manages one virtual node. It outlives leaders: events are kept until a leader acknowledges them."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
@@ -66,7 +66,7 @@ class NodeManager:
         self._grid = NodeGrid(self._home, config)
 
     async def run(self) -> None:
-        """Serve until told to end, or until nobody has needed this node for a while."""
+        """Serve until told to end, or until the node has been unused for a while."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end.set)
@@ -95,7 +95,7 @@ class NodeManager:
         forget_node(self._home, self._config.name)
 
     async def _watch(self) -> None:
-        """Every second: how much is used, who is silent, is anybody there."""
+        """Every second: check for silent workers and disk limits, exit when unused, send telemetry."""
         meter = Meter(self._config.capacity.get("cpu", 1.0), self._config.name)
         while True:
             await asyncio.sleep(TELEMETRY_S)
@@ -110,14 +110,14 @@ class NodeManager:
             elif now_s - self._used_s > (_IDLE_EXIT_UNACKNOWLEDGED_S if self._outbox else IDLE_EXIT_S):
                 self._end.set()
             if not record_path(self._home, self._config.name).exists():
-                log.warning("the home of this node was removed")
+                log.warning("ending: the home of this node was removed")
                 self._end.set()
             if self._control.connected:
                 telemetry = self._grid.tell(meter.read(self._workers.values(), warm=self._line.warm))
                 self._grid.tidy({worker.job for worker in self._workers.values()})
                 self._control.push(wire.Event(sequence=0, time_s=time.time(), body=telemetry))
 
-    # ------------------------------------------------------------ what the leader asks
+    # ------------------------------------------------------------ requests of the leader
 
     def _answer(self, request: wire.Request) -> wire.Reply | asyncio.Future[wire.Reply]:
         body = request.body
@@ -147,7 +147,7 @@ class NodeManager:
         return [self._workers[key] for key in keys if key in self._workers]
 
     def _start(self, number: int, body: wire.Start) -> wire.Reply:
-        """Start the workers that are not here yet, all or none of them."""
+        """Start the workers that do not exist yet, all of them or none."""
         new = {name: device for name, device in body.workers.items() if f"{body.job}/{name}" not in self._workers}
         capacity = self._config.capacity
         try:
@@ -166,13 +166,13 @@ class NodeManager:
         return wire.Reply(number)
 
     def _placed(self, spec: wire.WorkerSpec) -> PlacedSpec:
-        """The order with the job's folders on this machine."""
+        """The worker spec with the job's folders on this machine."""
         memory = self._home.job_memory(self._config.name, spec.pool or spec.job)
         given = {name: getattr(spec, name) for name in wire.WorkerSpec.__struct_fields__}
         return PlacedSpec(**given, folder=str(self._home.job(spec.job)), memory_folder=str(memory))
 
     def _start_waiting(self) -> None:
-        """Start what waits for a fork server, if there is one, or for those to be gone whose seats it was given."""
+        """Start the waiting workers whose device is free; finished workers on a needed device are killed soon."""
         if self._line.hello is None:
             return
         for worker in self._workers.values():
@@ -223,7 +223,7 @@ class NodeManager:
             build=code_digest(),
         )
 
-    # ------------------------------------------------------------ what the fork server says
+    # ------------------------------------------------------------ messages of the fork server
 
     def _from_fork_server(self, message: messages.FromForkServer | None) -> None:
         match message:
@@ -250,9 +250,9 @@ class NodeManager:
         self._start_waiting()
 
     def _handle_fork_server_loss(self) -> None:
-        """Its workers die with it; make sure that nothing they started lives on."""
-        log.warning("the fork server is gone")
-        self._line.group.kill()  # sandboxes that it was building, too
+        """The fork server and its workers are dead: kill what they started and report the ends."""
+        log.warning("the fork server ended")
+        self._line.group.kill()  # includes sandboxes that were being built
         for worker in self._workers.values():
             if worker.started and not worker.gone.is_set():
                 worker.group.kill()
@@ -297,14 +297,14 @@ class NodeManager:
         )  # fmt: skip
         try:
             write_record(self._home, record)
-        except OSError as error:  # a full disk must not end the workers
+        except OSError as error:  # a full disk: workers go on
             log.error("the node's record could not be written: %s", error)
 
 
 def main(config: NodeConfig) -> None:
-    """The whole life of a node manager's process."""
+    """Run a node manager in this process; returns when it ends."""
     if processes.lock(Path(config.home) / "run" / f"{config.name}.lock") is None:
-        log.info("%s is alive already", config.name)
+        log.info("%s has a node manager already", config.name)
         return
     linux.set_process_name(f"fl-{config.name}")
     asyncio.run(NodeManager(config).run())

@@ -1,8 +1,8 @@
-"""Events of a node, kept in order until the control plane has stored them, in bounded memory.
+"""Keeps a node's events in order and in bounded memory until the control plane has stored them.
 
-What workers say is kept packed: what is small on the line may be large in memory. Of the history of trainings, which
-goes on for as long as nobody listens, the older part is thinned. Nothing else is dropped; a worker that says more than
-is kept of it is :meth:`Outbox.crowded`, and ends.
+Events are kept encoded: a message that is small on the wire may be large in memory. While no leader is connected the
+older part of training histories is thinned. Nothing else is dropped; a worker that sends more than is kept for one is
+:meth:`Outbox.is_over_limit`, and is ended.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import msgspec
 
 from fairlead import wire
 
-MOST_STEPS = 50_000  # of history kept while nobody listens
+MOST_STEPS = 50_000  # of training history, unacknowledged
 MOST_HISTORY_BYTES = 32 << 20
-MOST_BYTES_EACH = 16 << 20  # of all else that one worker said
+MOST_BYTES_EACH = 16 << 20  # of all other messages of one worker
 
 _decoder = msgspec.msgpack.Decoder(wire.Event)
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Stored(NamedTuple):
-    """One event, packed."""
+    """One encoded event."""
 
     key: tuple[str, str]  # job and worker
     packed: bytes
-    steps: int  # of history; what has none is never thinned
+    steps: int  # of history; events without are never thinned
 
 
 @dataclass(slots=True)
 class _Backlog:
-    """By one worker, and not acknowledged yet."""
+    """One worker's unacknowledged events."""
 
     events: int = 0
     steps: int = 0
     history_bytes: int = 0
     other_bytes: int = 0
-    heartbeat: int = 0  # the newest event that is nothing but a sign of life
+    heartbeat: int = 0  # its newest Progress without history
 
     def count(self, stored: _Stored, times: int) -> None:
         self.events += times
@@ -52,7 +52,7 @@ class _Backlog:
 
 
 class Outbox:
-    """Numbers events from 1 and forgets what was acknowledged."""
+    """Numbers events from 1 and keeps them until acknowledged."""
 
     def __init__(
         self, most_steps: int = MOST_STEPS, most_history_bytes: int = MOST_HISTORY_BYTES,
@@ -67,7 +67,7 @@ class Outbox:
     def add(
         self, time_s: float, job: str, worker: str, body: wire.FromWorker | wire.Exited, at_s: float = 0.0
     ) -> wire.Event:  # fmt: skip
-        """The event to send now; an older sign of life of the same worker that says nothing else is dropped."""
+        """Store an event and return it with its number; replaces the worker's previous heartbeat by a new one."""
         self._last += 1
         event = wire.Event(sequence=self._last, time_s=time_s, body=body, job=job, worker=worker, at_s=at_s)
         self._store(event)
@@ -89,17 +89,17 @@ class Outbox:
         return self._last
 
     def is_over_limit(self, job: str, worker: str) -> bool:
-        """Whether this worker has said more than is kept of it until it is stored."""
+        """True when the worker has more unacknowledged bytes than are kept for one."""
         backlog = self._backlogs.get((job, worker))
         return backlog is not None and backlog.other_bytes > self._most_bytes_each
 
     def acknowledge(self, sequence: int) -> None:
-        """Forget everything up to this number."""
+        """Drop all events up to this number."""
         for number in [number for number in self._events if number <= sequence]:
             self._forget(number)
 
     def pending(self) -> Iterator[wire.Event]:
-        """What has not been acknowledged, in order."""
+        """The unacknowledged events, in order."""
         return (_decoder.decode(self._events[number].packed) for number in sorted(self._events))
 
     def _store(self, event: wire.Event) -> None:
@@ -115,7 +115,7 @@ class Outbox:
             del self._backlogs[stored.key]
 
     def _thin(self) -> None:
-        """Halve the resolution of the older half of the longest history when all of them grow too long."""
+        """When histories exceed the limit, drop every other step of the older half of the largest one."""
         steps = sum(backlog.steps for backlog in self._backlogs.values())
         history_bytes = sum(backlog.history_bytes for backlog in self._backlogs.values())
         if steps <= self._most_steps and history_bytes <= self._most_history_bytes:
@@ -133,5 +133,5 @@ class Outbox:
                 self._store(msgspec.structs.replace(event, body=msgspec.structs.replace(event.body, steps=stored)))
 
     def _part(self, backlog: _Backlog) -> float:
-        """How much of the room for history a worker takes: whoever takes most is thinned."""
+        """The worker's part of the limit for histories."""
         return max(backlog.steps / self._most_steps, backlog.history_bytes / self._most_history_bytes)

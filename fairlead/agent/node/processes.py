@@ -1,4 +1,4 @@
-"""Processes told apart for certain: a pid together with the moment it started, so that a reused pid is never hit."""
+"""Identifies processes by pid and start time, so that a reused pid is never signalled."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import msgspec
 
 
 class Process(msgspec.Struct, frozen=True):
-    """One process: its pid may be given to another later, but not with the same start."""
+    """One process; a later one with the same pid differs in its start."""
 
     pid: int
     started: int  # clock ticks since boot
-    boot: str = ""  # which boot: records survive it, processes do not
+    boot: str = ""  # boot id: records survive a reboot, processes do not
 
 
 @functools.cache
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # hidden in some containers; their records rarely survive a boot either
+    except OSError:  # hidden in some containers, whose records rarely survive a boot
         return ""
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on (the name before it may hold anything)."""
+    """The fields of /proc/PID/stat from the state on (the name before it may contain anything)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -46,26 +46,26 @@ def identify(pid: int) -> Process | None:
 
 
 def this() -> Process:
-    """The process that asks."""
+    """The calling process."""
     me = identify(os.getpid())
     assert me is not None
     return me
 
 
 def myself() -> Process:
-    """The process that asks, under the number by which those who see its /proc know it: it may be inside others."""
+    """The calling process with its pid in the namespace of the mounted /proc, which may be an outer one."""
     me = identify(int(os.readlink("/proc/self")))  # noqa: PTH115 (a number, not a path)
     assert me is not None
     return me
 
 
 def alive(process: Process) -> bool:
-    """Whether exactly this process still runs; a zombie does not."""
+    """True while exactly this process runs; False for a zombie."""
     return identify(process.pid) == process
 
 
 def handles_signal(pid: int, number: int) -> bool:
-    """Whether this process does something of its own when it gets this signal; one that has ended does nothing."""
+    """True when the process has a handler for this signal; False for an ended one."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -75,13 +75,13 @@ def handles_signal(pid: int, number: int) -> bool:
 
 
 def has_released_memory(process: Process) -> bool:
-    """Whether it has given up its memory and will never run again, though it may wait for others to be reaped."""
+    """True when the process has freed its memory and will never run again, even if it is not reaped yet."""
     fields = _stat(process.pid)
     return fields is None or int(fields[20]) == 0 or not alive(process)
 
 
 def kill(process: Process, number: int = signal.SIGKILL) -> bool:
-    """Signal exactly this process; says whether it was there."""
+    """Signal exactly this process; False when it has ended."""
     if not alive(process):
         return False
     try:
@@ -89,7 +89,7 @@ def kill(process: Process, number: int = signal.SIGKILL) -> bool:
     except ProcessLookupError:
         return False
     try:
-        if not alive(process):  # the number may have been given away before we held it
+        if not alive(process):  # the pid may have been reused before pidfd_open
             return False
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
@@ -100,7 +100,7 @@ def kill(process: Process, number: int = signal.SIGKILL) -> bool:
 
 
 def kill_group(leader: int, number: int = signal.SIGKILL) -> None:
-    """Signal a whole process group; its leader must not have been reaped yet, or the number could be another's."""
+    """Signal a process group; its leader must not have been reaped yet, or the id could be reused."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
@@ -115,7 +115,7 @@ def session_of(pid: int) -> int | None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """All living pids below this one, children of children included."""
+    """All living descendants of this pid."""
     children: dict[int, list[int]] = {}
     for pid in all_pids():
         fields = _stat(pid)
@@ -131,7 +131,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def session_members(sessions: Iterable[int], belongs: Callable[[int], bool]) -> list[Process]:
-    """Living processes of these sessions that pass the test; a session outlives its leader."""
+    """Living processes of these sessions for which ``belongs`` is true; a session outlives its leader."""
     wanted = set(sessions)
     members = []
     for pid in all_pids():
@@ -143,7 +143,7 @@ def session_members(sessions: Iterable[int], belongs: Callable[[int], bool]) -> 
 
 
 def wait_gone(gone: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until nothing is left; says whether that was so in time."""
+    """Wait until ``gone()`` is true; False on a timeout."""
     deadline = time.monotonic() + timeout_s
     while not gone():
         if time.monotonic() > deadline:
@@ -153,7 +153,7 @@ def wait_gone(gone: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def lock(path: Path) -> int | None:
-    """Hold the lock for as long as this process lives; None when another process has it."""
+    """Take the lock for the life of this process; None when another process has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Takes secrets out of what a worker prints and says, before it is written or told to anybody."""
+"""Removes secrets from a worker's output and messages before they are logged or forwarded."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import msgspec
 from fairlead.agent.node.multi_match import MultiMatch, lookup_prefix
 from fairlead.specs import SHORTEST_SECRET
 
-_SHORTEST_PART = 12  # of a line, or of a core in base64: what is shorter is found by chance
-_MOST_LOOKED_AT = 1 << 30  # bytes, in one message, over all forms: about a second's work
-_MOST_TRIES = 1000  # at a value that repeats itself: nobody's real secret does
+_SHORTEST_PART = 12  # of a line or base64 core; shorter ones would match by chance
+_MOST_LOOKED_AT = 1 << 30  # bytes to search in one message over all forms: about one second
+_MOST_TRIES = 1000  # for self-repeating values, which no real secret is
 
 M = TypeVar("M", bound=msgspec.Struct)
 
 
 class TooCostly(ValueError):
-    """So much of a message may be a secret that nobody is going to look at all of it."""
+    """A message contains so many possible secrets that searching it would take too long."""
 
 
 class Scrubber:
-    """Replaces each value by ``***NAME***``, also where it is cut in two, quoted, in base64 or in hex.
+    """Replaces each value by ``***NAME***``, also when split between chunks, quoted, in base64 or in hex.
 
-    It finds what is printed by accident. A job that wants to tell its own secret can always write it in another way.
+    It catches accidents: a job that wants to reveal its own secret can always encode it in another way.
     """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
@@ -37,30 +37,32 @@ class Scrubber:
         for name, value in secrets.items():
             for form in _forms(value):
                 forms.setdefault(form, f"***{name}***".encode())
-        self._forms = dict(sorted(forms.items(), key=lambda item: -len(item[0])))  # the longest first: parts come last
+        self._forms = dict(
+            sorted(forms.items(), key=lambda item: -len(item[0]))
+        )  # longest first, so that a whole value is replaced before its parts
         self._places = {form: place for place, form in enumerate(self._forms)}
         self._whole = MultiMatch(self._forms)
         self._halves = {
             form: half for form, mask in self._forms.items() if (half := _Partial.of(form, mask)) is not None
         }
-        self._parts: dict[bytes, list[_Partial]] = {}  # by what must be there of them
+        self._parts: dict[bytes, list[_Partial]] = {}  # by the prefix or suffix that must occur
         for half in self._halves.values():
             for part in {half.form[: half.need], half.form[-half.need :]}:
                 self._parts.setdefault(part, []).append(half)
         self._half = MultiMatch(self._parts)
         self._begun_short = {form[:size] for form in self._forms for size in range(1, len(lookup_prefix(form)))}
         self._longest = max(map(len, forms), default=0)
-        self._held = b""  # the end of what was fed, if a secret may begin there
+        self._held = b""  # end of the input in which a secret may begin
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
     def feed(self, data: bytes) -> bytes:
-        """What may be written by now; the beginning of a secret waits for its rest."""
+        """The output that is safe to write; a possible begin of a secret is held back."""
         return self._replace_complete(self._held + data) if self._forms else data
 
     def _replace_complete(self, data: bytes) -> bytes:
-        """Replace all that begins before the part that must wait: a secret, or the beginning of a longer one."""
+        """Replace all secrets that begin before the part that must be held back."""
         done: list[bytes] = []
         while True:
             begins = len(data) - self._pending_bytes(data)
@@ -69,7 +71,7 @@ class Scrubber:
                 ready = ready.replace(form, mask)
                 near = ready[max(0, len(ready) - len(form) + 1) :]
                 across = (near + self._held[: len(form) - 1]).find(form)
-                if across >= 0:  # it ends where another might begin: that other one begins after it, if at all
+                if across >= 0:  # a secret that reaches into the held part
                     across += len(ready) - len(near)
                     done += (self._replace_forms(ready[:across]), mask)
                     data = self._held[across + len(form) - len(ready) :]
@@ -78,25 +80,25 @@ class Scrubber:
                 return b"".join([*done, ready])
 
     def finish(self) -> bytes:
-        """What was held back and no rest came for; too much of a secret is not told even so."""
+        """The held back rest at the end of the input, masked if it is long enough to reveal a secret."""
         held, self._held = self._held, b""
         if len(held) < SHORTEST_SECRET:
             return held
         return next((mask for form, mask in self._forms.items() if form.startswith(held)), b"***")
 
     def text(self, text: str) -> str:
-        """The text as it may be told: messages are shortened before they get here, in the middle of a secret too."""
+        """The text without secrets, including secrets that were truncated when the message was shortened."""
         data = text.encode("utf-8", "surrogatepass")
         return self._clean(text, self._possible_forms(data), self._possible_partials(data))
 
     def message(self, message: M) -> M:
-        """What a worker says, without secrets in any of its texts; an untouched message is returned as it is."""
+        """The message without secrets in any text; the same object when it has none. Raises TooCostly."""
         if not self._forms:
             return message
         packed = msgspec.msgpack.encode(message)
         forms, halves = self._possible_forms(packed), self._possible_partials(packed)
         if (len(forms) + len(halves)) * len(packed) > _MOST_LOOKED_AT:
-            raise TooCostly(f"a message of {len(packed)} bytes, full of what looks like secrets")
+            raise TooCostly(f"a message of {len(packed)} bytes with too many possible secrets")
         forms = [(form, mask) for form, mask in forms if form in packed]
         halves = [half for half in halves if half.within(packed)]
         if not forms and not halves:
@@ -129,7 +131,7 @@ class Scrubber:
         return data
 
     def _possible_forms(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The forms that may be in the data, the longest first."""
+        """The forms that may occur in the data, longest first."""
         return [
             (form, self._forms[form]) for form in sorted(self._whole.candidates(data), key=self._places.__getitem__)
         ]
@@ -139,7 +141,7 @@ class Scrubber:
         return [self._halves[form] for form in sorted(found, key=self._places.__getitem__)]
 
     def _pending_bytes(self, data: bytes) -> int:
-        """How many of the last bytes are the beginning of a secret."""
+        """How many of the last bytes may be the begin of a secret."""
         tail = data[-(self._longest - 1) :] if self._longest > 1 else b""
         most = max((size for size in range(1, min(8, len(tail) + 1)) if tail[-size:] in self._begun_short), default=0)
         for form in self._whole.candidates(tail):
@@ -155,7 +157,7 @@ class Scrubber:
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """So much of a secret that it is not to be told, where the rest was cut off."""
+    """A truncated secret: at least ``need`` bytes of its begin or end, which already reveal too much."""
 
     form: bytes
     mask: bytes
@@ -164,7 +166,7 @@ class _Partial:
     @classmethod
     def of(cls, form: bytes, mask: bytes) -> _Partial | None:
         need = max(_SHORTEST_PART, (len(form) + 1) // 2)
-        while need < len(form) and form[need] & 0xC0 == 0x80:  # not within a letter
+        while need < len(form) and form[need] & 0xC0 == 0x80:  # not inside a UTF-8 character
             need += 1
         return cls(form, mask, need) if need < len(form) else None
 
@@ -172,7 +174,7 @@ class _Partial:
         return self.form[: self.need] in data or self.form[-self.need :] in data
 
     def replaced(self, data: bytes) -> bytes:
-        """Its beginning is gone wherever it stands, its end where the text begins with it."""
+        """The data with its begin replaced anywhere, and its end at the begin of the data."""
         if size := self._ending(data):
             data = self.mask + data[size:]
         told: list[bytes] = []
@@ -187,7 +189,7 @@ class _Partial:
         return b"".join([*told, data[done:]])
 
     def _ending(self, data: bytes) -> int:
-        """How many of the first bytes are the end of it, if they are enough to matter."""
+        """How many of the first bytes are the end of the secret; 0 if fewer than ``need``."""
         first = data[: self.need]
         place = self.form.find(first, 1) if len(first) == self.need else -1
         for _ in range(_MOST_TRIES):
@@ -200,22 +202,22 @@ class _Partial:
 
 
 def _forms(value: str) -> Iterator[bytes]:
-    """In what shapes a value may come to be printed."""
+    """The encodings in which a value may be printed."""
     whole = value.strip()
     lines = [line.strip() for line in whole.splitlines()]
     for text in (whole, *(line for line in lines if len(lines) > 1 and len(line) >= _SHORTEST_PART)):
         yield text.encode()
         yield quote(text, safe="").encode()
-        yield json.dumps(text)[1:-1].encode()  # as in a document or in Python's own representation
+        yield json.dumps(text)[1:-1].encode()  # as in JSON; repr() below
         yield repr(text)[1:-1].encode()
-        yield " ".join(text.split()).encode()  # as in an error told in one line
+        yield " ".join(text.split()).encode()  # as in an error on one line
     for data in {value.encode(), whole.encode()}:
         yield from (data.hex().encode(), data.hex().upper().encode())
         yield from _in_base64(data)
 
 
 def _in_base64(data: bytes) -> Iterator[bytes]:
-    """The value alone, and what is the same wherever it stands in a longer text, such as ``user:password``."""
+    """Base64 of the value alone, and the part that is the same inside a longer text such as ``user:password``."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(data).rstrip(b"=")
         for before in range(3):

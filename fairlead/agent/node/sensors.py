@@ -1,4 +1,4 @@
-"""Temperature and power of the machine, where its kernel tells them; a virtual node has those of the machine below."""
+"""Reads temperature and power from sysfs; virtual nodes report those of their machine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 
 VARIABLE = "FAIRLEAD_SENSORS"
-"""Names another folder than SYSTEM, as where the readings of a management controller are put. What lies in a folder
-named after the node is that node's alone."""
+"""Names a folder to read instead of SYSTEM, for example readings of a management controller. A sub-folder
+named after a node applies to that node only."""
 
 SYSTEM = Path("/sys/class")
 READ_EVERY_S = 5.0
 
 
 class Sensors:
-    """Reads now and then, and remembers: neither changes within seconds, and reading may ask the firmware."""
+    """Caches readings for READ_EVERY_S: they change slowly, and reading may query the firmware."""
 
     def __init__(self, folder: Path = SYSTEM) -> None:
         self._thermal, self._chips, self._power = folder / "thermal", folder / "hwmon", folder / "powercap"
@@ -26,12 +26,12 @@ class Sensors:
 
     @classmethod
     def of(cls, node: str) -> Sensors:
-        """Those of this node: its own, or else the machine's."""
+        """The sensors of this node, or else of the machine."""
         folder = Path(os.environ.get(VARIABLE) or SYSTEM)
         return cls(folder / node if (folder / node).is_dir() else folder)
 
     def read(self, now_s: float | None = None) -> tuple[float | None, float | None]:
-        """The hottest zone or chip in degrees, and the watts of all processor packages since the last reading."""
+        """The highest temperature in °C, and the mean watts of all cpu packages since the last reading."""
         now_s = time.monotonic() if now_s is None else now_s
         elapsed_s = now_s - self._read_s
         if elapsed_s >= READ_EVERY_S:
@@ -44,11 +44,11 @@ class Sensors:
         places = (*self._thermal.glob("thermal_zone*/temp"), *self._chips.glob("hwmon*/temp*_input"))
         readings = (_number(place) for place in places)
         degrees = [reading / 1000 for reading in readings if reading is not None]
-        credible = [degree for degree in degrees if 0 < degree < 150]  # some zones say nonsense when they are off
+        credible = [degree for degree in degrees if 0 < degree < 150]  # zones that are off report nonsense
         return max(credible, default=None)
 
     def _watts(self, elapsed_s: float) -> float | None:
-        # Packages are intel-rapl:0, intel-rapl:1, ...; what lies in them (intel-rapl:0:0) is part of them.
+        # Packages are intel-rapl:0, intel-rapl:1, ...; sub-domains (intel-rapl:0:0) are included in them.
         packages = [folder for folder in self._power.glob("*-rapl:*") if folder.name.count(":") == 1]
         before, self._energy = self._energy, {}
         joules = 0.0
@@ -67,5 +67,5 @@ class Sensors:
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # not there, not for us to read, or not told at the moment
+    except (OSError, ValueError):  # missing, unreadable or empty
         return None

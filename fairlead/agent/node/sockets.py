@@ -14,7 +14,7 @@ _MOST_DESCRIPTORS = 8
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name for the path that fits the 108 bytes of a socket address."""
+    """A name for the path that fits into the 108 bytes of a socket address."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -23,7 +23,7 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def listen(path: Path, kind: socket.SocketKind) -> socket.socket:
-    """A listening socket that only this user can reach; a stale one in its place is removed."""
+    """A listening socket that only this user can connect to; replaces a stale one."""
     path.unlink(missing_ok=True)
     server = socket.socket(socket.AF_UNIX, kind)
     before = os.umask(0o177)
@@ -37,9 +37,9 @@ def listen(path: Path, kind: socket.SocketKind) -> socket.socket:
 
 
 def connect(path: Path, kind: socket.SocketKind) -> socket.socket:
-    """A connected socket; raises ``OSError`` when nobody listens there."""
+    """A connected socket; raises ``OSError`` when no process listens there."""
     client = socket.socket(socket.AF_UNIX, kind)
-    client.setblocking(False)  # a full backlog is an error at once, not a wait
+    client.setblocking(False)  # a full backlog fails at once instead of blocking
     try:
         with _short(path) as name:
             client.connect(name)
@@ -55,7 +55,7 @@ def send_packet(packets: socket.socket, data: bytes, descriptors: Sequence[int] 
 
 
 def receive_packet(packets: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and the descriptors it carries; empty when the other side is gone."""
+    """One packet and its descriptors; empty when the connection is closed."""
     try:
         data, descriptors, _, _ = socket.recv_fds(packets, PACKET_BYTES, _MOST_DESCRIPTORS)
     except ConnectionResetError:

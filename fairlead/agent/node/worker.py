@@ -1,4 +1,4 @@
-"""One worker as its node manager sees it: what it holds, how far it is, what it said, how it ended."""
+"""One worker in its node manager: start, messages, stop, end, and the cause of its end."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from fairlead.recovery import silence
 from fairlead.units import shown_size
 
 LEAVE_GRACE_S = 5.0
-SILENCE_GRACE_S = 5.0  # the gang itself gives up first, and says so
-LINGER_S = 1.0  # for a process to end that has said its last word
-_DRAIN_S = 2.0  # for words that a worker said right before it ended
-_READ_S = 30.0  # and while one of them is being taken apart
+SILENCE_GRACE_S = 5.0  # the gang itself notices first and reports Broken
+LINGER_S = 1.0  # for a finished worker's process to end while its device is needed
+_DRAIN_S = 2.0  # to receive messages sent right before the end
+_READ_S = 30.0  # longer while one of them is being decoded
 
 _PHASES: Mapping[type, str] = {
     wire.Ready: "ready", wire.Joined: "joined", wire.Left: "left", wire.Broken: "broken", wire.Finished: "finished",
 }  # fmt: skip
 
 Emit = Callable[["Worker", wire.FromWorker | wire.Exited], bool]
-"""Passes on what a worker says or what became of it; False: it has said more than is kept for anybody."""
+"""Forwards a message or the end of a worker; False when the worker has too many unacknowledged bytes."""
 
 
 class Line(Protocol):
-    """The fork server, as far as a worker needs it."""
+    """What a worker needs of the fork server's connection."""
 
     def pack(self, bootstrap: WorkerBootstrap) -> StartMessage: ...
     def start(self, message: StartMessage, channel: int, output: int) -> None: ...
@@ -52,14 +52,14 @@ class Line(Protocol):
 
 
 class Worker:
-    """From its start to its end; a command says nothing itself and is spoken for here."""
+    """One worker from start to end. For a command, which sends no messages, they are generated here."""
 
     def __init__(self, job: str, name: str, device: int, demand: Resources, line: Line, emit: Emit) -> None:
         self.job, self.name, self.device, self.demand = job, name, device, demand
         self.generation = 0
         self.phase = "starting"
         self.pid = 0
-        self.sandbox: Process | None = None  # the first process of it
+        self.sandbox: Process | None = None  # the sandbox's first process
         self.group = cgroups.Group(0)
         self.gone = asyncio.Event()
         self._line, self._emit = line, emit
@@ -74,7 +74,7 @@ class Worker:
         self._cause: str | None = None
         self._detail = ""
         self._leaving = self._handles_sigterm = self._raised = self._ending = self._kill_scheduled = False
-        self._finished_s: float | None = None  # when it said so
+        self._finished_s: float | None = None  # when it reported Finished
         self._last_message_s: float | None = None  # since it trains
         self._step_s = 0.0
 
@@ -88,7 +88,7 @@ class Worker:
 
     @property
     def finished(self) -> bool:
-        """Whether it has said that it finished: its seat may be given to another, who begins when it is gone."""
+        """True once it reported Finished: its device may be assigned again, to a worker that starts when it is gone."""
         return self._finished_s is not None
 
     @property
@@ -97,11 +97,11 @@ class Worker:
 
     @property
     def spec(self) -> PlacedSpec | None:
-        """What it was started as; None before that."""
+        """Its spec; None before prepare()."""
         return None if self._bootstrap is None else self._bootstrap.spec
 
     def pids(self) -> set[int]:
-        """All its processes."""
+        """Pids of all its processes."""
         return self.group.pids() or {self.pid, *processes.descendants(self.pid)}
 
     def status(self) -> wire.WorkerStatus:
@@ -113,15 +113,17 @@ class Worker:
     def prepare(
         self, spec: PlacedSpec, environment: Mapping[str, str], generation: int, secrets: Mapping[str, str]
     ) -> None:
-        """It is to be started as soon as there is a fork server."""
+        """Set what to start; submit() starts it once there is a fork server."""
         self._scrubber = Scrubber(secrets)
         self._stream = WorkerStream(self._scrubber)
-        granted = msgspec.structs.replace(spec, cpu=spec.cpu or self.demand.get("cpu", 1.0))  # unasked: its slot's part
+        granted = msgspec.structs.replace(
+            spec, cpu=spec.cpu or self.demand.get("cpu", 1.0)
+        )  # default: its device's part
         self._bootstrap = WorkerBootstrap(self.name, self.device, granted, {**secrets, **environment})
         self.generation = generation
 
     def submit(self) -> None:
-        """Have it forked now."""
+        """Have the fork server start it."""
         assert self._bootstrap is not None
         spec = self._bootstrap.spec
         self._submitted = True
@@ -146,9 +148,9 @@ class Worker:
             self._channel = asyncio.create_task(self._read_channel(ours))
             self._output = LogPump(source, target, self._scrubber)
             self._line.start(message, theirs.fileno(), sink)
-        self._bootstrap = msgspec.structs.replace(self._bootstrap, environment={})  # what is secret in it is not kept
+        self._bootstrap = msgspec.structs.replace(self._bootstrap, environment={})  # it contains secrets
 
-    # ------------------------------------------------------------ words
+    # ------------------------------------------------------------ messages
 
     async def _read_channel(self, channel: socket.socket) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=channel)
@@ -161,8 +163,8 @@ class Worker:
                 await self._stream.throttle()
         except ConnectionResetError:
             pass
-        except ValueError as error:  # the tenant's code has the other end: do not trust it
-            self._emit_for_worker(wire.Raised(error=f"the worker talks nonsense: {error}"))
+        except ValueError as error:  # tenant code is at the other end: do not trust it
+            self._emit_for_worker(wire.Raised(error=f"the worker sent an invalid message: {error}"))
             self._line.kill(self.key, signal.SIGKILL)
         finally:
             self._writer.close()
@@ -180,12 +182,12 @@ class Worker:
             self._last_message_s = time.monotonic()
         if isinstance(message, wire.Joined):
             self.generation = message.generation
-            self._last_message_s = None  # loading may take its time; the clock runs from the first step
+            self._last_message_s = None  # loading is not limited: silence counts from the first step
         if not self._emit_message(message):
-            raise ValueError("more than the platform keeps of what nobody has stored yet")
+            raise ValueError("it has more unstored messages than the platform keeps")
 
     def _emit_for_worker(self, message: wire.FromWorker) -> None:
-        """For the worker, by the platform."""
+        """Emit a message of the platform on the worker's behalf."""
         self._emit_message(self._scrubber.message(message))
 
     def _emit_message(self, message: wire.FromWorker) -> bool:
@@ -199,7 +201,7 @@ class Worker:
         return self._emit(self, message)
 
     def tell(self, message: wire.ToWorker) -> None:
-        """Pass the message on; a command's answer is given for it."""
+        """Send a message to the worker; for a command, act on it and answer on its behalf."""
         if self.phase == "gone":
             return
         if isinstance(message, wire.Join):
@@ -217,7 +219,7 @@ class Worker:
             self.stop(LEAVE_GRACE_S)
 
     def _placed(self, join: wire.Join) -> wire.Join:
-        """The call with the file of this machine at which the ranks meet."""
+        """The Join with this machine's rendezvous file."""
         if not join.rendezvous or self._bootstrap is None:
             return join
         return placed_join(join, Path(self._bootstrap.spec.folder))
@@ -225,7 +227,7 @@ class Worker:
     # ------------------------------------------------------------ end
 
     def stop(self, grace_s: float) -> None:
-        """Ask it to end, and kill it when the grace is over."""
+        """End it with SIGTERM, and SIGKILL after the grace period."""
         if self.phase == "gone":
             return
         self._cause = self._cause or "stopped"
@@ -238,7 +240,7 @@ class Worker:
             asyncio.get_running_loop().call_later(grace_s, self._kill_if_alive)
 
     def kill_if_lingering(self) -> None:
-        """Somebody waits for its seat: what it said was its last word, so it is not left the time to linger."""
+        """Its device is needed: kill its finished process after LINGER_S."""
         if self.finished and not self._kill_scheduled:
             self._kill_scheduled = True
             asyncio.get_running_loop().call_later(LINGER_S, self._kill_if_alive)
@@ -248,7 +250,7 @@ class Worker:
             self._line.kill(self.key, signal.SIGKILL)
 
     def check_silence(self, now_s: float) -> None:
-        """Kill it when it trained and then has said nothing for too long."""
+        """Kill it when it has trained and then sent nothing for too long."""
         if self.phase != "joined" or self._last_message_s is None or self._bootstrap is None or self._cause:
             return
         if (
@@ -259,13 +261,13 @@ class Worker:
             self._line.kill(self.key, signal.SIGKILL)
 
     def kill_over_limit(self, cause: str, detail: str) -> None:
-        """Kill it because it took more than it was given."""
+        """Kill it for exceeding a limit."""
         if self._submitted and self._cause is None and not self.gone.is_set():
-            self._cause, self._detail = cause, self._scrubber.text(detail)  # names of its files may be in it
+            self._cause, self._detail = cause, self._scrubber.text(detail)  # may contain names of its files
             self._line.kill(self.key, signal.SIGKILL)
 
     async def ended(self, end: Ended, cause: str | None = None) -> None:
-        """Its process is gone, by this cause if that is known: let its last words and lines arrive, then say so."""
+        """Its process has ended: receive its last messages and output, then report Exited."""
         if self._ending:
             return
         self._ending = True
@@ -286,7 +288,7 @@ class Worker:
         self._end(wire.Exited(end.code, end.signal, self._cause, self._detail, end.cpu_s))
 
     async def _drain_channel(self, channel: asyncio.Task[None]) -> None:
-        """A long one that it said right before is not cut off; a stray that holds the line open is not waited for."""
+        """Receive the last messages; waits longer only while a long one is being decoded."""
         self._stream.stop_throttling()
         deadline_s = time.monotonic() + _READ_S
         await asyncio.wait([channel], timeout=_DRAIN_S)
@@ -295,22 +297,18 @@ class Worker:
         channel.cancel()
 
     def _closing_log_line(self, number: int | None) -> str | None:
-        """What its log says last, if it is the platform that knows why it ended, or the signal that ended it."""
+        """The platform's last line in the log: the cause or signal of its end; None when the worker ended by itself."""
         match self._cause:
             case None if number is not None:
-                return f"ended by {_signal_name(number)}"
+                return f"killed by {_signal_name(number)}"
             case "out-of-memory":
                 asked = None if self._bootstrap is None else self._bootstrap.spec.memory_bytes
-                limit = (
-                    f"the {shown_size(asked)} that were asked for"
-                    if asked
-                    else "its part of the node, and asked for none"
-                )
-                return f"ended because it used more memory than {limit}; raise resources.memory"
+                limit = f"the requested {shown_size(asked)}" if asked else "its part of the node (none was requested)"
+                return f"killed because it used more memory than {limit}; raise resources.memory"
             case "disk-full":
-                return f"ended because {self._detail}"
+                return f"killed because {self._detail}"
             case "silent":
-                return "ended because it reported no progress for too long; raise silence_timeout if that is its way"
+                return "killed because it reported no progress for too long; raise silence_timeout if that is normal"
             case _:
                 return None
 

@@ -1,4 +1,4 @@
-"""What the workers of a node use: cpu, memory and network, from their cgroups or from their processes."""
+"""Measures cpu, memory and network of a node's workers, from their cgroups or their processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.agent.node.worker import Worker
 
 
 class Meter:
-    """Measures since the last reading, so that a fraction can be told."""
+    """Reads usage; cpu fractions are since the previous reading."""
 
     def __init__(self, cpu: float, node: str = "") -> None:
         self._cpu = cpu
@@ -25,7 +25,7 @@ class Meter:
         self._sensors = Sensors.of(node)
 
     def read(self, workers: Iterable[Worker], *, warm: bool) -> wire.Telemetry:
-        """The use of these workers, and what part of the node's cores they took since the last reading."""
+        """The usage of these workers, and the fraction of the node's cores since the previous reading."""
         now_s = time.monotonic()
         alive = [worker for worker in workers if worker.pid and worker.phase != "gone"]
         bytes_by_inode = network_usage.tcp_bytes(worker.pid for worker in alive)
@@ -58,7 +58,7 @@ def _tree(pid: int) -> set[int]:
 def _of_processes(pids: Iterable[int]) -> tuple[float, int]:
     cpu_s, memory = 0.0, 0
     for pid in pids:
-        with contextlib.suppress(psutil.Error):  # it has just ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             process = psutil.Process(pid)
             times = process.cpu_times()
             cpu_s += times.user + times.system

@@ -1,1 +1,1 @@
-"""The sandbox of a worker: namespaces, mounts, system call filter and limits that keep tenants apart."""
+"""The sandbox of a worker: namespaces, mounts, system call filter and limits that isolate tenants."""

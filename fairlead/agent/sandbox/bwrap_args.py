@@ -1,8 +1,8 @@
-"""What a worker sees: the arguments that make bubblewrap build its tenant's view of the machine, and nothing more.
+"""Builds bubblewrap's arguments for a worker's view of the machine.
 
 Readable: the system's programs, the platform's Python, the folders granted to the tenant, the job's virtual
 environment. Writable: the job's own folder (with its home and /tmp, on disk and under its quota) and its
-snapshots in memory. Everything keeps its path. All else does not exist.
+snapshots in memory. Everything keeps its path. Nothing else exists.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from fairlead.home import Home
 from fairlead.local_wire import PlacedSpec
 
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_HARDWARE = "/sys/devices/system"  # how many processors, and which memory is near
+_HARDWARE = "/sys/devices/system"  # cpus and NUMA nodes
 _GPUS = ("nvidia*", "dri", "kfd")
-_OWN = ("/proc", "/sys", "/dev", "/dev/shm", "/tmp", "/usr", "/etc")  # the sandbox's own places
-_WHOLLY_OWN = ("/proc", "/sys", "/etc")  # and what lies in them
-_SHARED_MEMORY_PART = 0.5  # of the memory, where the job does not say how much it needs
+_OWN = ("/proc", "/sys", "/dev", "/dev/shm", "/tmp", "/usr", "/etc")  # the sandbox's own
+_WHOLLY_OWN = ("/proc", "/sys", "/etc")  # including everything below
+_SHARED_MEMORY_PART = 0.5  # of the node's memory, for jobs that request none
 
 
 class CannotStart(Exception):
-    """The worker cannot be started, and trying again cannot help; one line for the tenant."""
+    """The worker cannot be started, and a retry cannot help; one line for the tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What bubblewrap builds for one worker."""
+    """One worker's view of the machine."""
 
-    arguments: bytes  # as bubblewrap reads them from a file
-    mounts_later: bool  # without the job's own folders, which are attached later
-    frame: str  # alike for all views that are the same but for those folders; empty: for this job alone
+    arguments: bytes  # as bubblewrap reads them from a file descriptor
+    mounts_later: bool  # the job's own folders are mounted after the sandbox is built
+    frame: str  # equal for views that differ only in those folders; empty: for this job alone
 
 
 @functools.cache
 def pythons() -> list[Path]:
-    """Where the platform's own Python lies; of a checkout around the package, the package alone."""
+    """The folders of the platform's Python; of a source checkout the package only."""
     package = Path(fairlead.__file__).parent
     around = {package.parent, Path(os.path.realpath(package.parent))}
     if package.parent.name in ("site-packages", "dist-packages"):
@@ -55,7 +55,7 @@ def pythons() -> list[Path]:
 
 @functools.cache
 def base() -> tuple[str, ...]:
-    """The arguments that are alike for all workers: namespaces, system and Python."""
+    """The arguments common to all workers: namespaces, system folders, devices."""
     words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     words += ["--hostname", HOST_NAME, "--new-session", "--cap-drop", "ALL", "--clearenv"]
     words += ["--ro-bind", "/usr", "/usr"]
@@ -72,7 +72,7 @@ def base() -> tuple[str, ...]:
 
 
 def view(spec: PlacedSpec, home: Home, node_memory_bytes: int) -> View:
-    """What this worker sees; raises CannotStart for a wrong venv."""
+    """The view of this worker; raises CannotStart for an invalid venv or grant."""
     folder, granted = Path(spec.folder), grants(spec)
     shared_bytes = spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART)
     words = [*base(), *own_network(spec.network), "--size", str(shared_bytes), "--tmpfs", "/dev/shm"]
@@ -91,12 +91,12 @@ def view(spec: PlacedSpec, home: Home, node_memory_bytes: int) -> View:
 
 
 def job_mounted_later(seen: Iterable[Path]) -> bool:
-    """Whether the job's own folders are put into a sandbox that stands; its /tmp would hide what is seen in there."""
+    """True when the job's folders are mounted into a finished sandbox; not possible if a visible folder is in /tmp."""
     return os.geteuid() == 0 and linux.can_move_mounts() and not any(Path("/tmp") in place.parents for place in seen)
 
 
 def _frame(spec: PlacedSpec, arguments: bytes, seen: Iterable[Path]) -> str:
-    """Changes with everything that a sandbox which was built earlier would show differently."""
+    """Digest of everything that shows in a sandbox before the job's folders are mounted."""
     places = [(found.st_dev, found.st_ino) for found in map(os.stat, filter(os.path.exists, seen))]
     mounts = Path("/proc/self/mountinfo").read_bytes()
     facts = repr((spec.uid, spec.network, spec.folders, places)).encode()
@@ -104,12 +104,12 @@ def _frame(spec: PlacedSpec, arguments: bytes, seen: Iterable[Path]) -> str:
 
 
 def own_network(policy: str = "closed") -> list[str]:
-    """Root has it built in its gang's network; without root each has its own, and its worker joins the gang's."""
+    """As root the sandbox is built in a network made for it; without root bubblewrap makes the network."""
     return [] if os.geteuid() == 0 or policy == "open" else ["--unshare-net"]
 
 
 def _job(folder: Path, memory: Path) -> list[str]:
-    """The job's own. What the platform keeps in its folder is root's; without root, a mount must protect it."""
+    """Mounts of the job's folders. Without root, read-only mounts protect what the platform keeps in them."""
     if os.geteuid() == 0:
         words = ["--bind", str(folder), str(folder)]
     else:
@@ -122,19 +122,21 @@ def _job(folder: Path, memory: Path) -> list[str]:
 
 
 def grants(spec: PlacedSpec) -> list[Path]:
-    """The folders that are granted to the tenant, as far as they exist and are not the sandbox's own places."""
+    """The existing folders granted to the tenant; raises CannotStart for one that the sandbox itself provides."""
     wanted = [Path(folder) for folder in spec.folders]
     for folder in wanted:
         covers = any(folder in (Path(place), *Path(place).parents) for place in _OWN)
         if covers or any(Path(place) in folder.parents for place in _WHOLLY_OWN):
-            raise CannotStart(f"folder {folder}: a sandbox has its own there; ask an administrator to grant another")
+            raise CannotStart(
+                f"folder {folder}: every sandbox has its own; ask an administrator to grant another folder"
+            )
     return [folder for folder in wanted if folder.is_dir()]
 
 
 def closed(granted: Iterable[Path]) -> list[str]:
-    """Which of them the tenant's user would not get to by itself, because a folder on the way is closed.
+    """The granted folders that the tenant's user cannot reach because a parent folder is closed.
 
-    Through links no way is opened: whoever may change the link would choose where it leads.
+    Not those that lead through a link: the owner of the link could choose its target.
     """
     plain = [folder for folder in granted if os.path.realpath(folder) == str(folder)]
     return [str(folder) for folder in plain if tenant_access.closed_ancestor(folder) is not None]
@@ -144,11 +146,11 @@ def closed(granted: Iterable[Path]) -> list[str]:
 
 
 def virtual_environment(spec: PlacedSpec, granted: Sequence[Path], kept: Sequence[Path] = ()) -> list[Path]:
-    """The folder of the job's virtual environment; raises CannotStart for one that is not the tenant's to use.
+    """The folder of the job's virtual environment; raises CannotStart for one that the tenant may not use.
 
-    A tenant names it, so it must not become a way into a stranger's folder: neither now nor when bubblewrap follows the
-    same path a moment later. So what is not granted must lie where no stranger can put a link in its place, and not in
-    what the platform keeps: jobs write there.
+    The tenant chooses the path, so it must not lead into another tenant's folder, neither now nor when bubblewrap
+    follows it a moment later. So a folder that is not granted must lie where no other user can replace it by a link,
+    outside of the platform's own folders, where jobs write.
     """
     if spec.venv is None:
         return []
@@ -156,32 +158,32 @@ def virtual_environment(spec: PlacedSpec, granted: Sequence[Path], kept: Sequenc
     help_ = f"ask an administrator to grant its folder: fairlead tenant update {spec.tenant} --grant {named}"
     try:
         if ".." in named.parts:
-            raise ValueError("leads back")
+            raise ValueError("contains ..")
         place = Path(os.path.realpath(spec.venv))
         owner, config = place.stat().st_uid, _small_file(place / "pyvenv.cfg")
         os.lstat(place / "bin" / "python")
-    except (OSError, ValueError):  # a path may hold anything, a zero byte too
+    except (OSError, ValueError):  # ValueError: a zero byte
         raise CannotStart(f"venv: {named} is not a virtual environment on this machine; {help_}") from None
     if not _inside(place, granted) and owner not in (0, os.geteuid()):
-        raise CannotStart(f"venv: {named} belongs to neither the platform nor a folder granted to the tenant; {help_}")
+        raise CannotStart(f"venv: {named} is neither the platform's nor in a folder granted to the tenant; {help_}")
     if not _inside(place, [*granted, *pythons()]) and tenant_access.closed_ancestor(place) is not None:
-        raise CannotStart(f"venv: {named} lies in a folder that is closed to the job's own user; {help_}")
+        raise CannotStart(f"venv: {named} is in a folder that the job's user cannot reach; {help_}")
     fields = dict(line.split("=", 1) for line in config.splitlines() if "=" in line)
     home = {name.strip(): value.strip() for name, value in fields.items()}.get("home", "")
     beneath = Path(os.path.realpath(home.replace("\0", ""))).parent
     if not home.startswith("/") or not _inside(beneath, [Path("/usr"), *pythons(), *granted]):
-        raise CannotStart(f"venv: {named} is made from a Python in {home or '?'}, which jobs do not see; {help_}")
+        raise CannotStart(f"venv: {named} uses the Python in {home or '?'}, which jobs cannot see; {help_}")
     if any(folder in (named, *named.parents) for folder in granted):
-        return [named]  # seen with the folder that was granted
+        return [named]  # visible with the granted folder
     if named != place:
         raise CannotStart(f"venv: {named} leads through a link; name the folder itself, or {help_}")
     if _inside(place, kept) or not _is_protected(place):
-        raise CannotStart(f"venv: {named} lies where another could be put in its place; {help_}")
+        raise CannotStart(f"venv: {named} is in a folder where other users could replace it; {help_}")
     return [place]
 
 
 def _is_protected(place: Path) -> bool:
-    """Whether nobody but root and the platform's user can change what this path leads to."""
+    """True when only root and the platform's user can change what this path leads to."""
     found = [folder.stat() for folder in (place, *place.parents)]
     return all(
         each.st_uid in (0, os.geteuid()) and (not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX)
@@ -190,7 +192,7 @@ def _is_protected(place: Path) -> bool:
 
 
 def _small_file(path: Path) -> str:
-    """The beginning of a plain file that somebody else may have put there."""
+    """The first 64 kB of a regular file; safe for an untrusted path (no FIFO blocks)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -204,12 +206,12 @@ def _small_file(path: Path) -> str:
 
 
 def reading(places: Iterable[str]) -> list[str]:
-    """Show these as they are, if they are there."""
+    """Arguments that show these paths read-only, if they exist."""
     return [word for place in places for word in ("--ro-bind-try", place, place)]
 
 
 def outermost(places: Iterable[Path]) -> list[Path]:
-    """Without those that lie in another or in the system's own, the outer ones first."""
+    """The paths that are not inside another one or /usr, outer ones first."""
     kept = [Path("/usr")]
     for place in sorted(set(places), key=lambda path: (len(path.parts), path)):
         if not any(folder == place or folder in place.parents for folder in kept):

@@ -1,4 +1,4 @@
-"""The /etc that a sandbox shows: the few files of this machine that programs need, and who the tenant's user is.
+"""Builds the /etc that sandboxes show: the few files that programs need, and the tenant's user.
 
 One folder per tenant, made by the platform and kept up to date, so that a sandbox mounts one folder, not twenty files.
 """
@@ -24,7 +24,7 @@ _OF_THE_NETWORK = ("ssl/certs", "pki/tls/certs", "resolv.conf", "host.conf", "ga
 
 
 def etc(home: Home, spec: PlacedSpec) -> Path:
-    """The folder to show as /etc to this tenant's workers; made anew when the machine's files have changed."""
+    """The folder shown as /etc to this tenant's workers; a new one when the machine's files have changed."""
     names = (*_COPIED, *(_OF_THE_NETWORK if spec.network == "open" else ()))
     times = " ".join(_time(f"/etc/{name}") for name in names)
     digest = hashlib.sha256(f"{spec.uid} {spec.network} {times}".encode()).hexdigest()[:12]
@@ -42,7 +42,7 @@ def _time(path: str) -> str:
 
 
 def _make(folder: Path, spec: PlacedSpec, names: tuple[str, ...]) -> None:
-    """Make it beside, and put it whole in its place."""
+    """Build the folder under a temporary name and rename it."""
     make(folder.parent, 0o711)
     fresh = folder.with_name(f".{uuid.uuid4().hex}")
     make(fresh, 0o755)
@@ -55,7 +55,7 @@ def _make(folder: Path, spec: PlacedSpec, names: tuple[str, ...]) -> None:
         fresh.rename(folder)
     except OSError:
         shutil.rmtree(fresh)
-        if not folder.exists():  # else another node was faster
+        if not folder.exists():  # otherwise another node was faster
             raise
 
 
@@ -69,7 +69,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _open(path: Path) -> None:
-    """Readable for all, whatever the umask of the platform."""
+    """Make everything readable for all users, whatever the platform's umask."""
     for each in (path, *path.rglob("*")):
         if not each.is_symlink() and each.exists():
             each.chmod(0o755 if each.is_dir() else 0o644)

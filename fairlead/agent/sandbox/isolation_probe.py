@@ -1,7 +1,7 @@
-"""How far tenants are kept apart on this machine: sandbox, user or none; found out by really trying.
+"""Finds the isolation level of this machine (sandbox, user or none) by trying it.
 
-sandbox: namespaces of their own for every worker, none of the platform's files, a network per gang, a filter of calls.
-user: a user of their own per tenant, control groups. Needs root. none: all workers are the platform's own user.
+sandbox: own namespaces for every worker, none of the platform's files, a network per gang, a system call filter.
+user: a Unix user per tenant and control groups; needs root. none: all workers run as the platform's user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUILD_S = 15.0
 
 
 def choose(wanted: str, home: Path) -> tuple[str, str | None]:
-    """The level that will be in force, and why not what was wanted, or why not the best there is."""
+    """The level that this machine can provide, and why it is not the wanted or the strongest one."""
     ordinary = "user" if os.geteuid() == 0 else "none"
     if wanted == "user" and ordinary != "user":
         return ordinary, "a user per tenant needs root"
@@ -39,9 +39,9 @@ def choose(wanted: str, home: Path) -> tuple[str, str | None]:
 
 
 def sandbox_problem(home: Path) -> str | None:
-    """Why no sandbox can be built here, found out in a child that builds and enters one; None when all is well."""
+    """Why no sandbox can be built here, tried in a child process; None when it works."""
     if not seccomp.supported():
-        return "the system calls of this kind of machine are not known"
+        return "the system call numbers of this architecture are not known"
     tools = ("bwrap", "setpriv") if os.geteuid() == 0 else ("bwrap",)
     missing = [tool for tool in tools if shutil.which(tool, path=sandbox.TOOLS) is None]
     if missing:
@@ -50,7 +50,7 @@ def sandbox_problem(home: Path) -> str | None:
 
 
 def in_child(body: Callable[[], str | None]) -> str | None:
-    """What the body answers in a forked process, which nothing of this one depends on."""
+    """Run the body in a forked process; returns its answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -59,7 +59,7 @@ def in_child(body: Callable[[], str | None]) -> str | None:
             answer = body() or ""
         except (OSError, sandbox.NotBuilt, sandbox_entry.StillPrivileged) as error:
             answer = str(error) or type(error).__name__
-        except BaseException as error:  # noqa: BLE001 (the edge of a process: else two would go on with what its parent does)
+        except BaseException as error:  # noqa: BLE001 (a child must not continue in the parent's code)
             answer = f"{type(error).__name__}: {error}"
         os.write(writing, answer.encode()[:4000])
         os._exit(0)
@@ -67,7 +67,7 @@ def in_child(body: Callable[[], str | None]) -> str | None:
     with os.fdopen(reading, "rb") as pipe:
         text = pipe.read().decode()
     _, status = os.waitpid(child, 0)
-    return text or (None if status == 0 else "the attempt died")
+    return text or (None if status == 0 else "the attempt was killed")
 
 
 def _try(home: Path) -> str | None:
@@ -83,7 +83,7 @@ def _try(home: Path) -> str | None:
     with _in_fresh_network() if root else contextlib.nullcontext():
         box = sandbox.Sandbox(memory_file("\0".join([*words, ""]).encode()), uid)
     if not box.wait(_BUILD_S):
-        return "bubblewrap does not get ready"
+        return f"bubblewrap was not ready within {_BUILD_S:g} s"
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=home) as folder:
         return _ask_inside(box.namespaces(), uid, places, Path(folder), later)
 
@@ -111,11 +111,11 @@ def _ask_inside(
     with os.fdopen(reading, "rb") as pipe:
         answer = pipe.read().decode()
     _, status = os.waitpid(child, 0)
-    return answer or (None if status == 0 else "a process inside died")
+    return answer or (None if status == 0 else "a process inside was killed")
 
 
 def help_for(wanted: str) -> str:
-    """What an operator can do who does not get the level that was asked for."""
+    """What an operator can do when the wanted level is not available."""
     if wanted == "user":
         return "start the platform as root, or ask for --isolation sandbox"
     return f"{INSTALL} and allow user namespaces (fairlead doctor), or choose --isolation user or none"
@@ -132,16 +132,16 @@ def _in_fresh_network() -> Iterator[None]:
 
 
 def own_child_namespaces(home: Home) -> None:
-    """Without root: let this process own the namespaces that its children build, if the machine allows it.
+    """Without root: move this process into a user namespace that owns all its children's, if the machine allows it.
 
-    All fork servers must be of one user namespace, so that each can enter the network of a gang that another has made:
-    when an earlier host's are still there, this one joins theirs.
+    All fork servers must be in one user namespace, so that each can enter a gang's network that another one made. If
+    fork servers of an earlier host still run, this process joins theirs.
     """
     if os.geteuid() == 0:
         return
     for record in living_nodes(home):
         if record.fork_server is not None and processes.alive(record.fork_server):
-            with contextlib.suppress(OSError):  # of a host that could not do so either
+            with contextlib.suppress(OSError):  # that host could not do it either
                 theirs = os.open(f"/proc/{record.fork_server.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
                 linux.enter(theirs, linux.CLONE_NEWUSER)
                 linux.allow_proc_access()

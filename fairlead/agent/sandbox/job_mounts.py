@@ -1,8 +1,8 @@
-"""Shows a worker its job's own folders in a sandbox that was built before anybody knew of the job.
+"""Mounts a job's folders into a sandbox that was built before the job was known.
 
-Only for root. The worker's process, not yet the tenant's, takes the folders along as mounts that are nowhere, and puts
-them in their places once it is inside. No path is followed through a link: the job's /tmp is among them, and another
-member of its gang may be writing there.
+For root only. The worker's process, still privileged, takes the folders along as detached mounts and attaches them once
+it is inside. It follows no links: the job's /tmp is one of the folders, and another member of the gang may be writing
+there.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class JobMounts:
     """A job's folders on their way into a sandbox."""
 
-    trees: tuple[tuple[int, str], ...]  # with where they belong
-    folder: int  # which of them is the job's own
+    trees: tuple[tuple[int, str], ...]  # detached mounts and their targets
+    folder: int  # the mount of the job's own folder
 
     def unpack(self, uid: int) -> None:
-        """Put them into the sandbox whose mount namespace this process is in, and close its root to changes."""
+        """Attach the mounts in the sandbox that this process has entered, and remount its root read-only."""
         for tree, target in self.trees:
-            with _acting_as(uid):  # nobody else can make a folder in a tenant's own file system
+            with _acting_as(uid):  # only the tenant's user can create folders in the sandbox's root
                 place = _way(target)
             linux.move_mount(tree, place)
             os.close(place)
@@ -49,14 +49,14 @@ class JobMounts:
 
 
 def pack(folder: str, memory: str) -> JobMounts:
-    """Take along the job's folder, its /tmp and its memory; call it where they can be seen, as root."""
+    """Clone the mounts of the job's folder, /tmp and memory; call it as root, outside of the sandbox."""
     sources = ((str(Path(folder) / "tmp"), "/tmp"), (folder, folder), (memory, memory))
     trees = tuple((linux.clone_mount(source), target) for source, target in sources)
     return JobMounts(trees, trees[1][0])
 
 
 def _way(target: str) -> int:
-    """The folder at this path, made where it is missing."""
+    """Open the folder at this path, creating missing parts."""
     here = os.open("/", _WAY)
     for name in Path(target).parts[1:]:
         further = _open(name, here)
@@ -69,7 +69,7 @@ def _open(name: str, folder: int) -> int:
     try:
         return os.open(name, _WAY, dir_fd=folder)
     except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):  # another member of the gang, in the /tmp that they share
+        with contextlib.suppress(FileExistsError):  # made by another member of the gang in the shared /tmp
             os.mkdir(name, 0o755, dir_fd=folder)
         return os.open(name, _WAY, dir_fd=folder)
 

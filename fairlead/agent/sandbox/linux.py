@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, PR_SET_TIMERSLACK, _PR_CAP_AMBIENT = 22, 24, 29, 47
 _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _CAPABILITY_VERSION_3 = 0x20080522
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # calls that have these numbers on every machine
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same numbers on every architecture
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH, _OPEN_TREE_CLONE = -100, 0x100, 0x1000, 1
 _FROM_EMPTY_PATH, _TO_EMPTY_PATH, _ATTR_NOSUID, _ATTR_NODEV = 0x04, 0x40, 2, 4
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
@@ -41,43 +41,43 @@ def _prctl(option: int, value: int, what: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends; call it after dropping privileges, which resets it."""
+    """Have the kernel kill this process when its parent ends; call it after a change of user, which resets it."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, "PR_SET_PDEATHSIG")
 
 
 def no_new_privileges() -> None:
-    """From here on not even a set-user-id program gives rights back."""
+    """Set no_new_privs: set-user-id programs gain nothing."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "PR_SET_NO_NEW_PRIVS")
 
 
 def allow_proc_access() -> None:
-    """Give /proc/self back to a process that changed its user (the kernel hands it to root)."""
+    """Make /proc/self belong to the process's user again after a change of user."""
     _prctl(_PR_SET_DUMPABLE, 1, "PR_SET_DUMPABLE")
 
 
 def forbid_proc_access() -> None:
-    """Let no other process of the same user look into or trace this one, until it owns its entries again."""
+    """Deny other processes of the same user to trace this one, until allow_proc_access()."""
     _prctl(_PR_SET_DUMPABLE, 0, "PR_SET_DUMPABLE")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none gets away."""
+    """Become the parent of all orphaned descendants (child subreaper)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
 
 
 def set_process_name(name: str) -> None:
-    """Give the process a name of its own in ``ps`` and ``top`` (15 bytes are shown): forks look all alike otherwise."""
+    """Set the name shown by ``ps`` and ``top`` (15 bytes)."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _check(_libc.prctl(_PR_SET_NAME, text, 0, 0, 0), "PR_SET_NAME")
 
 
 def set_timer_slack(nanoseconds: int) -> None:
-    """Let the kernel wake this process, and all that it starts, up to this much late, so that many wake at once."""
+    """Let timers of this process and its children fire up to this much late, so that several fire together."""
     _prctl(PR_SET_TIMERSLACK, nanoseconds, "PR_SET_TIMERSLACK")
 
 
 def unshare_mounts() -> None:
-    """Give this process mounts of its own: what it mounts, nobody outside sees."""
+    """Give this process a private mount namespace."""
     unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
 
@@ -88,7 +88,7 @@ def mount(source: str, target: str, *, kind: str | None = None, flags: int = 0, 
 
 
 def clone_mount(folder: str) -> int:
-    """The folder as a mount of its own that is nowhere yet, without devices and set-user-id: a descriptor of it."""
+    """Clone the folder as a detached mount, nodev and nosuid; returns its descriptor."""
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW)
     tree = int(_libc.syscall(_OPEN_TREE, _AT_FDCWD, folder.encode(), flags))
     _check(min(tree, 0), f"open_tree {folder}")
@@ -102,14 +102,14 @@ def clone_mount(folder: str) -> int:
 
 
 def move_mount(tree: int, place: int) -> None:
-    """Mount what was detached, perhaps in another mount namespace, on the folder behind this descriptor."""
+    """Attach a detached mount, possibly from another mount namespace, to the folder of this descriptor."""
     flags = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
     _check(_libc.syscall(_MOVE_MOUNT, tree, b"", place, b"", ctypes.c_uint(flags)), "move_mount")
 
 
 @functools.cache
 def can_move_mounts() -> bool:
-    """Whether this kernel, and this process's rights, allow the two above."""
+    """True when the kernel and this process's rights allow the two functions above."""
     try:
         os.close(clone_mount("/"))
     except OSError:
@@ -118,28 +118,28 @@ def can_move_mounts() -> bool:
 
 
 def unshare(kinds: int) -> None:
-    """Leave these namespaces for fresh ones."""
+    """Move into new namespaces of these kinds."""
     _check(_libc.unshare(ctypes.c_int(kinds)), "unshare")
 
 
 def enter(namespace: int, kind: int) -> None:
-    """Join the namespace behind the descriptor, which must be of this kind; of processes, only children to come do."""
+    """Join the namespace of the descriptor, which must be of this kind; a pid namespace applies to later children."""
     _check(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(kind)), "setns")
 
 
 def drop_capabilities() -> None:
-    """Hold no capability in any of the five sets, and let no program bring one back."""
+    """Drop all capabilities from all five sets."""
     for number in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0) != 0:
             code = ctypes.get_errno()
-            if code != errno.EINVAL:  # which says that this kernel has no more of them
+            if code != errno.EINVAL:  # EINVAL: no such capability
                 raise OSError(code, f"PR_CAPBSET_DROP: {os.strerror(code)}")
             break
     clear_capabilities()
 
 
 def clear_capabilities() -> None:
-    """Hold none from now on; what may be gained by a program is bounded elsewhere."""
+    """Clear all sets but the bounding set."""
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, "PR_CAP_AMBIENT")
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
@@ -150,7 +150,7 @@ class _Program(ctypes.Structure):
 
 
 def own_user_namespace() -> None:
-    """Go into a fresh user namespace as the same user as before: its owner, with all capabilities in it."""
+    """Enter a new user namespace with the same uid, as its owner with all capabilities in it."""
     uid, gid = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER)
     allow_proc_access()
@@ -159,14 +159,14 @@ def own_user_namespace() -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """Bind this process and all it starts to the seccomp filter, for good."""
+    """Install the seccomp filter for this process and its children, irrevocably."""
     code = ctypes.create_string_buffer(program, len(program))
     whole = _Program(len(program) // 8, ctypes.addressof(code))
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(whole), 0, 0), "PR_SET_SECCOMP")
 
 
 def bring_up_loopback() -> None:
-    """Bring up ``lo`` in the present network namespace: a fresh one has nothing else."""
+    """Bring up ``lo`` in the current network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         (flags,) = struct.unpack_from("=16xh", fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("=16sh22x", b"lo", 0)))
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("=16sh22x", b"lo", flags | _IFF_UP))

@@ -1,4 +1,4 @@
-"""What every process of a worker is bound by beside its control group, soft and hard, so that none can raise it."""
+"""Sets the rlimits of a worker's processes, soft and hard, so that none can raise them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fairlead.agent.sandbox import linux
 
 _MEMLOCK_BYTES = 8 << 20
 _TIMERS_TOGETHER_NS = 1_000_000
-"""The kernel's own work on a timer is charged to nobody: hundreds of processes that sleep for a moment each, again and
-again, take tens of thousands of interrupts a second from whoever runs there. Within a millisecond they share one."""
-_COUNTS_APART = (5, 14)  # from this kernel on, a user's processes are counted in each user namespace for itself
+"""Timer interrupts are not accounted to a cgroup: hundreds of processes in short sleeps cost others on the same cores
+tens of thousands of interrupts a second. With 1 ms of slack they share interrupts."""
+_COUNTS_APART = (5, 14)  # since this kernel RLIMIT_NPROC counts per user namespace
 
 
 def process_limit(wanted: int, *, sandboxed: bool, grouped: bool, kernel: str | None = None) -> int | None:
-    """What a worker's own limit of processes is to be; None: only its control group bounds it, or nothing does.
+    """RLIMIT_NPROC of a worker; None: only its control group limits it, if it has one.
 
-    Older kernels, and workers without a sandbox, count all processes of the user: those of a tenant's other workers
-    too, and without root everybody's. So there it is the last resort of a sandbox that has no control group.
+    Older kernels, and workers without a sandbox, count all processes of the user, including those of other workers and,
+    without root, of all tenants. There it is only used for a sandbox without a control group.
     """
     version = re.match(r"(\d+)\.(\d+)", kernel or os.uname().release)
     apart = version is not None and (int(version[1]), int(version[2])) >= _COUNTS_APART
@@ -29,16 +29,16 @@ def process_limit(wanted: int, *, sandboxed: bool, grouped: bool, kernel: str | 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one worker, from its tenant's policy."""
+    """The limits of one worker, from its tenant's policy."""
 
     files: int
     disk_bytes: int
     processes: int | None = None
-    """And threads, see above. Its control group counts them too, but says no only after a fork has copied everything,
-    and a bomb of forks that fail dearly is felt by the neighbours."""
+    """Including threads, see above. The control group counts them too, but refuses a fork only after the kernel has
+    copied the process, so a fork bomb of failing forks would still slow down neighbours."""
 
     def numbers(self) -> dict[int, int]:
-        """By resource; never more than this process may give."""
+        """The limits by resource, never above this process's own hard limits."""
         wanted = {
             resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: self.files, resource.RLIMIT_FSIZE: self.disk_bytes,
             resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
@@ -52,8 +52,8 @@ class Limits:
         }
 
     def impose(self) -> None:
-        """On the calling process and all that it starts, for good."""
+        """Apply them to the calling process and its children, irrevocably."""
         for kind, number in self.numbers().items():
             resource.setrlimit(kind, (number, number))
         linux.set_timer_slack(_TIMERS_TOGETHER_NS)
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # whoever wakes up does not push others aside
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a waking process does not preempt others

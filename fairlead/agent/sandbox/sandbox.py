@@ -1,9 +1,9 @@
-"""One worker's sandbox: namespaces that bubblewrap builds, as the tenant's own user, and a holder keeps open.
+"""One worker's sandbox: namespaces that bubblewrap builds as the tenant's user and a holder process keeps open.
 
-The holder (``cat`` on a pipe) is its first process. It ends when the fork server closes the pipe, dies, or kills it,
-and with it everything in the sandbox ends: the kernel sees to that. Nothing inside can stop, reach or outlive it. A
-sandbox that is still being built is never killed, since bubblewrap's halves wait for each other for ever: it ends by
-itself, as soon as its holder finds the pipe closed.
+The holder (``cat`` on a pipe) is its first process. It ends when the fork server closes the pipe, dies, or kills it;
+the kernel then ends everything in the sandbox. No process inside can stop, reach or outlive it. A sandbox that is still
+being built is never killed, since bubblewrap's two processes would wait for each other for ever: it ends by itself as
+soon as its holder finds the pipe closed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from fairlead.agent.sandbox import linux, seccomp
 _NAMESPACES = {
     "net": linux.CLONE_NEWNET, "ipc": linux.CLONE_NEWIPC, "uts": linux.CLONE_NEWUTS, "cgroup": linux.CLONE_NEWCGROUP,
     "mnt": linux.CLONE_NEWNS, "user": linux.CLONE_NEWUSER,
-}  # fmt: skip  # in the order in which they are entered: the last takes away the right to enter the others
+}  # fmt: skip  # in order of entry: entering the last removes the right to enter the others
 
-# As the first process it is deaf to every signal from inside; ignoring its children's ends, it leaves no zombies.
+# As pid 1 it ignores all signals from inside; ignoring SIGCHLD, it leaves no zombies.
 _HOLDER = ("/usr/bin/env", "--ignore-signal=CHLD", "/usr/bin/cat")
 TOOLS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"  # where bubblewrap is looked for
-_FIRST_FREE = 16  # descriptors that are handed on are moved above those they become
+_FIRST_FREE = 16  # descriptors are moved above their target numbers first
 _ERROR_BYTES = 2000
 
 
 class Namespaces:
-    """Descriptors of a sandbox's namespaces, for the fork that goes in; of those it shares with us there is none."""
+    """Descriptors of a sandbox's namespaces, except those it shares with this process."""
 
     def __init__(self, init: int) -> None:
         self.others: list[tuple[int, int]] = []
@@ -43,20 +43,20 @@ class Namespaces:
             for name, kind in _NAMESPACES.items():
                 if not _same(f"/proc/{init}/ns/{name}", f"/proc/self/ns/{name}"):
                     self.others.append((os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
-        except OSError:  # it has just ended
+        except OSError:  # the sandbox has just ended
             self.close()
             raise
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has every wall that may never be missing."""
+        """True when it has all mandatory namespaces of its own."""
         walls = {linux.CLONE_NEWNS, linux.CLONE_NEWIPC, linux.CLONE_NEWUTS, linux.CLONE_NEWUSER}
         apart = not _same(f"/proc/self/fd/{self.processes}", "/proc/self/ns/pid")
         return apart and walls <= {kind for _, kind in self.others}
 
     @property
     def own_network(self) -> bool:
-        """Whether it is in another network than the platform."""
+        """True when it has another network namespace than the platform."""
         return any(kind == linux.CLONE_NEWNET for _, kind in self.others)
 
     @property
@@ -64,7 +64,7 @@ class Namespaces:
         return [self.processes, *(descriptor for descriptor, _ in self.others)]
 
     def take_network(self) -> int:
-        """Its own network, not to be entered with the rest."""
+        """Remove the network namespace from those to be entered and return its descriptor."""
         place = next(place for place, (_, kind) in enumerate(self.others) if kind == linux.CLONE_NEWNET)
         return self.others.pop(place)[0]
 
@@ -74,22 +74,22 @@ class Namespaces:
 
 
 class NotBuilt(Exception):
-    """There is no sandbox; one line that says why."""
+    """The sandbox could not be built; one line with the reason."""
 
 
 class Sandbox:
-    """From the start of bubblewrap to the end of all that is inside."""
+    """A sandbox, from the start of bubblewrap to the end of all its processes."""
 
     def __init__(self, arguments: int, uid: int | None) -> None:
-        """Start building; the arguments are a file of bubblewrap's, which this process does not read."""
+        """Start bubblewrap with this file of arguments."""
         holding, self._hold = os.pipe()
-        self.ready, readying = os.pipe()  # readable when it stands, or when it fell
-        self._info = _file("fairlead-info")  # a file and no pipe: whose end would kill one half of bubblewrap
+        self.ready, readying = os.pipe()  # readable when it is ready or has failed
+        self._info = _file("fairlead-info")  # a file: closing a pipe would kill one half of bubblewrap
         self._errors, erring = os.pipe()
         rules = _file("fairlead-filter", seccomp.program())
         self.init = 0  # its first process, once it is ready
         self._init = -1  # its descriptor
-        os.write(self._hold, b"r")  # the holder passes it on as its first deed
+        os.write(self._hold, b"r")  # the holder echoes it when it is ready
         try:
             self.pid = _spawn(_command(uid), [holding, readying, erring, arguments, rules, self._info])
         except OSError:
@@ -100,10 +100,10 @@ class Sandbox:
                 os.close(descriptor)
 
     def namespaces(self) -> Namespaces:
-        """Its namespaces, once it is ready; raises when it could not be built."""
+        """Its namespaces, once it is ready; raises NotBuilt when it has failed."""
         if os.read(self.ready, 1) != b"r":
             said = os.read(self._errors, _ERROR_BYTES).decode(errors="replace").strip()
-            raise NotBuilt(said.splitlines()[-1] if said else "bubblewrap ended without a word")
+            raise NotBuilt(said.splitlines()[-1] if said else "bubblewrap ended without a message")
         self.init = init = int(msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"])
         self._init = os.pidfd_open(init)
         found = Namespaces(init)
@@ -115,11 +115,11 @@ class Sandbox:
         return found
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is ready, or has failed, within the time."""
+        """True when it is ready or has failed within the time."""
         return bool(select.select([self.ready], [], [], timeout_s)[0])
 
     def end(self) -> None:
-        """End all that is inside. Its outermost process is a child of this one, to be reaped."""
+        """Kill all processes inside. The outer bubblewrap is a child of this process, to be reaped."""
         if self._init >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
@@ -134,10 +134,10 @@ class Sandbox:
 
 
 def fork_into(namespaces: Namespaces) -> int:
-    """Fork a child that is born in the sandbox's process namespace, and only there yet.
+    """Fork a child into the sandbox's pid namespace; it enters the other namespaces itself.
 
-    A fork server that could not come back would put the next tenant's worker into this one's sandbox: that error is
-    for nobody to catch.
+    A failure to return to the own namespace must not be caught: the next tenant's worker would be forked into this
+    sandbox.
     """
     if os.geteuid() != 0:
         return _fork_twice(namespaces)
@@ -155,7 +155,7 @@ def fork_into(namespaces: Namespaces) -> int:
 
 
 def _fork_twice(namespaces: Namespaces) -> int:
-    """Without root nobody comes back: a child goes in, forks, and by its end leaves the grandchild to this process."""
+    """Without root a process cannot return: a child enters, forks and ends, and this process adopts the grandchild."""
     reading, writing = os.pipe()
     between = os.fork()
     if between == 0:
@@ -187,7 +187,7 @@ def _command(uid: int | None) -> list[str]:
 
 
 def _spawn(command: list[str], descriptors: Sequence[int]) -> int:
-    """Start the program with these as its descriptors from 0 on and no others, without copying this process."""
+    """Start the program with exactly these descriptors, numbered from 0, without copying this process."""
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for descriptor in descriptors]
     try:
         return os.posix_spawnp(

@@ -1,7 +1,7 @@
-"""A Python that those who run in it cannot change: without root, workers are of the user whom Python may belong to.
+"""Runs Python from a sealed copy in memory where workers could otherwise change it: without root they may own its file.
 
-A process always gets at its own program by ``/proc/self/exe``, past every mount of its sandbox. There it could change
-the mode of the program, for all on this machine. So the host runs from a copy in memory, and its forks with it.
+A process reaches its own program by ``/proc/self/exe``, past all mounts of its sandbox, and could change the file's
+mode for all users. So the host and its forks run from a copy in memory.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-_MFD_EXEC = 0x10  # newer kernels want to be told; older ones do not know the word
+_MFD_EXEC = 0x10  # required by newer kernels, unknown to older ones
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to start instead of the file of this name, and how."""
+    """What to execute, and with which descriptors and environment."""
 
     path: str
-    descriptors: tuple[int, ...] = ()  # to be passed on
+    descriptors: tuple[int, ...] = ()  # to be inherited
     environment: dict[str, str] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def program(name: str) -> Iterator[Program]:
-    """The program as it is, or a sealed copy in memory if it belongs to this user (for root, nobody in a sandbox)."""
+    """The program itself, or a sealed copy in memory if its file belongs to this user (never for root)."""
     file = Path(os.path.realpath(name))
     if os.geteuid() == 0 or file.stat().st_uid != os.geteuid():
         yield Program(name)
@@ -40,13 +40,13 @@ def program(name: str) -> Iterator[Program]:
 
 @contextlib.contextmanager
 def sealed(file: Path) -> Iterator[Program]:
-    """A copy that nobody can write, and whose mode means nothing to anybody."""
+    """A sealed copy of the file in memory."""
     descriptor = _memory()
     try:
         with file.open("rb") as source, os.fdopen(os.dup(descriptor), "wb") as target:
             shutil.copyfileobj(source, target)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        beside = str(file.parent.parent / "lib")  # where a program that looks beside itself would have looked
+        beside = str(file.parent.parent / "lib")  # libraries are found relative to the program
         before = os.environ.get("LD_LIBRARY_PATH")
         environment = {"LD_LIBRARY_PATH": beside if before is None else f"{before}:{beside}"}
         yield Program(f"/proc/self/fd/{descriptor}", (descriptor,), environment)

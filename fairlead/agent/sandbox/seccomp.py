@@ -1,8 +1,8 @@
-"""The filter of system calls that every sandboxed process is bound to: what no training needs answers EPERM.
+"""Assembles the seccomp filter of sandboxed processes: system calls that no training needs fail with EPERM.
 
-A deny list, so that torch, NumPy and whatever users bring keep working; the walls are the namespaces, and this closes
-the doors in the kernel that have been picked before. ``clone3`` hides its flags from a filter and answers ENOSYS, upon
-which the C library falls back to ``clone``, whose flags are looked at. Another architecture's calls end the process.
+A deny list, so that torch, NumPy and users' libraries keep working; the namespaces isolate, and the filter reduces the
+kernel's attack surface. ``clone3`` hides its flags from a filter and fails with ENOSYS, upon which the C library falls
+back to ``clone``, whose flags are checked. Calls of another architecture kill the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "fspick": (433, 433), "mount_setattr": (442, 442), "open_tree_attr": (467, 467), "unshare": (272, 97),
     "setns": (308, 268), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
     "fanotify_init": (300, 262), "statmount": (457, 457), "listmount": (458, 458),
-    # the kernel's large and picked doors
+    # large parts of the kernel with a history of exploits
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "add_key": (248, 217), "request_key": (249, 218),
     "keyctl": (250, 219), "lookup_dcookie": (212, 18), "vhangup": (153, 58), "nfsservctl": (180, 42),
@@ -51,27 +51,27 @@ _NEW_NAMESPACES = (
 )  # fmt: skip
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_INOTIFY = ((253, None), (294, 26))  # init, init1: both answer ENOSYS, upon which programs ask again and again instead
+_INOTIFY = ((253, None), (294, 26))  # init, init1: fail with ENOSYS, upon which programs poll
 _FALLOCATE, _KEEP_SIZE, _PUNCH_HOLE = (285, 47), 1, 2
-_RESERVE = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, RESVSP64, ZERO_RANGE: the same as requests of ioctl
+_RESERVE = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, RESVSP64, ZERO_RANGE: fallocate by ioctl
 _FCNTL, _F_NOTIFY = (72, 25), 1026
-_X32 = 0x40000000  # x86_64's second set of numbers for the same calls
+_X32 = 0x40000000  # system calls of the x32 ABI begin here
 
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; of an argument the low half comes first
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; the low half of an argument comes first
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
-Instruction = tuple[int, int, int, int]  # code, steps to go on when true, when false, value
+Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, value
 
 
 def supported() -> bool:
-    """Whether the numbers of this machine's calls are known."""
+    """True when this architecture's system call numbers are known."""
     return platform.machine() in _ARCHITECTURES
 
 
 @functools.cache
 def program() -> bytes:
-    """The filter for this machine, as the kernel and bubblewrap take it."""
+    """The filter for this machine, as BPF bytes for the kernel and bubblewrap."""
     return assemble(platform.machine())
 
 
@@ -98,11 +98,11 @@ def assemble(machine: str) -> bytes:
         (_EQUAL, 2, 0, _RESERVE[0]), (_EQUAL, 1, 0, _RESERVE[1]), (_EQUAL, 0, 1, _RESERVE[2]),
         _refuse(errno.EOPNOTSUPP), _ok(),
     ])  # fmt: skip
-    # Room beyond a file's end counts for no limit of its size; to give room back is welcome.
+    # Space allocated beyond a file's end escapes RLIMIT_FSIZE; punching holes is allowed.
     code += _for_call(_FALLOCATE[column], [
         _argument(1), (_ANY_BIT, 0, 2, _KEEP_SIZE), (_ANY_BIT, 1, 0, _PUNCH_HOLE), _refuse(errno.EOPNOTSUPP), _ok(),
     ])  # fmt: skip
-    # Who may read a folder of the machine could be told whenever somebody else runs or reads what is in it.
+    # inotify on readable folders of the machine would reveal what other tenants run and read.
     for number in (each for pair in _INOTIFY if (each := pair[column]) is not None):
         code += _for_call(number, [_refuse(errno.ENOSYS)])
     code += _for_call(_FCNTL[column], [
@@ -120,12 +120,12 @@ def assemble(machine: str) -> bytes:
 
 
 def _for_call(number: int, body: Sequence[Instruction]) -> list[Instruction]:
-    """Do this when the call has that number; the number stays loaded for the next when not."""
+    """Run the body for the call with this number; otherwise the number stays loaded for the next comparison."""
     return [(_EQUAL, 0, len(body), number), *body]
 
 
 def _argument(index: int) -> Instruction:
-    """Look at an argument's low half, which is all the kernel looks at in those that are asked for here."""
+    """Load the low half of an argument; the kernel uses only that half of the arguments checked here."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
 
 

@@ -1,7 +1,7 @@
-"""Sandboxes that stand ready before a worker needs them, so that a start of the same kind does not wait for one.
+"""Builds sandboxes ahead of need, so that later starts of the same kind do not wait for one.
 
-They are built when it is quiet, after a worker of their kind has been started. Nothing of a tenant has run in one
-before its worker comes, and no worker ever gets one that another had.
+They are built while no worker is being started, after a first worker of their kind. No tenant code has run in a spare
+sandbox, and a sandbox is never used for a second worker.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ KEEP_S = 600.0  # after the last start of their kind
 @dataclass(slots=True)
 class _Kind:
     start: Start  # one of them
-    arguments: int  # what bubblewrap is told, in a file
+    arguments: int  # descriptor of bubblewrap's arguments
     used_s: float
-    wanted: int = 1  # as many as were seen at once
+    wanted: int = 1  # as many as were in use at once
     built: list[Sandbox] = field(default_factory=list)
 
 
 class SpareSandboxes:
-    """One node's."""
+    """The spare sandboxes of one node."""
 
     def __init__(self, build: Callable[[Start, int], Sandbox], clock: Callable[[], float] = time.monotonic) -> None:
         self._build, self._clock = build, clock
-        self._kinds: dict[str, _Kind] = {}  # by frame, the one used last at the end
+        self._kinds: dict[str, _Kind] = {}  # by frame, least recently used first
 
     @property
     def needs_build(self) -> bool:
-        """Whether one is to be built as soon as it is quiet."""
+        """True when a sandbox should be built at the next quiet moment."""
         return any(len(kind.built) < kind.wanted for kind in self._kinds.values())
 
     def take(self, frame: str) -> tuple[Sandbox, Namespaces] | None:
-        """One that stands, if there is any."""
+        """Take a ready sandbox of this kind; None when there is none."""
         kind = self._kinds.get(frame)
         if kind is None:
             return None
@@ -49,12 +49,12 @@ class SpareSandboxes:
             kind.built.remove(sandbox)
             try:
                 return sandbox, sandbox.namespaces()
-            except (OSError, NotBuilt):  # it fell since; the next may not have
+            except (OSError, NotBuilt):  # it has ended meanwhile
                 sandbox.end()
         return None
 
     def record_start(self, start: Start, arguments: int, living: Collection[str]) -> None:
-        """A worker of this kind starts: there may be more to come, as many at once as now (living: their frames)."""
+        """A worker of this kind starts: expect as many at once as are now alive (``living`` holds their frames)."""
         if not start.frame:
             return
         kind = self._kinds.pop(start.frame, None) or _Kind(start, os.dup(arguments), 0.0)
@@ -65,24 +65,24 @@ class SpareSandboxes:
             self._forget(next(iter(self._kinds)))
 
     def build_one(self) -> None:
-        """Have one more built; a kind that cannot be is given up."""
+        """Start building one more sandbox; a kind that fails is dropped."""
         for frame, kind in list(self._kinds.items()):
             if len(kind.built) < kind.wanted:
                 try:
                     kind.built.append(self._build_like(kind))
-                except (OSError, NotBuilt):  # a start will say why
+                except (OSError, NotBuilt):  # the next start reports the reason
                     self._forget(frame)
                 return
 
     def _build_like(self, kind: _Kind) -> Sandbox:
-        arguments = os.open(f"/proc/self/fd/{kind.arguments}", os.O_RDONLY | os.O_CLOEXEC)  # each reads from the begin
+        arguments = os.open(f"/proc/self/fd/{kind.arguments}", os.O_RDONLY | os.O_CLOEXEC)  # a fresh file offset
         try:
             return self._build(kind.start, arguments)
         finally:
             os.close(arguments)
 
     def forget_old(self) -> None:
-        """End those whose like has not been started for long."""
+        """End the spares of kinds that were not started for KEEP_S."""
         for frame, kind in list(self._kinds.items()):
             if self._clock() - kind.used_s > KEEP_S:
                 self._forget(frame)

@@ -1,8 +1,8 @@
-"""Makes Python and the platform's folders reachable for tenants' users, without opening anybody's home.
+"""Makes Python and the platform's folders reachable for tenants' users without opening a home folder.
 
-Python often lies below a closed home (``/root`` is 0700). A process with mounts of its own covers such a closed
-folder with an empty one that holds only the needed sub-folders. Nothing outside this process changes, no mode is
-touched, and the rest of that home is hidden from workers as well.
+Python often lies below a closed home (``/root`` is 0700). In a private mount namespace such a closed folder is covered
+with an empty one that contains only the needed sub-folders. Nothing outside of this process changes, no mode is
+touched, and the rest of the home is hidden from workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROUNDS = 8
 
 
 def needed(home: Path | None) -> list[Path]:
-    """The folders a worker of another user must get to; without a home, those of Python alone."""
+    """The folders that a worker of another user must reach; without a home, those of Python only."""
     package = Path(fairlead.__file__).parent
     folders = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent, package]
     folders += [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
@@ -31,7 +31,7 @@ def needed(home: Path | None) -> list[Path]:
 
 
 def closed_ancestor(path: Path) -> Path | None:
-    """The first folder on the way to the path that strangers may not pass through."""
+    """The outermost parent folder that other users may not traverse; None when there is none."""
     for ancestor in reversed(path.parents):
         if not ancestor.stat().st_mode & 0o001:
             return ancestor
@@ -39,7 +39,7 @@ def closed_ancestor(path: Path) -> Path | None:
 
 
 def make_reachable(paths: Sequence[Path]) -> None:
-    """Cover every barrier in a mount namespace of our own; raises ``OSError`` with one line when that cannot be."""
+    """Cover every closed parent folder in a private mount namespace; raises ``OSError`` when that fails."""
     if all(closed_ancestor(path) is None for path in paths):
         return
     linux.unshare_mounts()
@@ -48,11 +48,11 @@ def make_reachable(paths: Sequence[Path]) -> None:
         if closed is None:
             return
         _cover(closed, [path for path in paths if closed in path.parents])
-    raise OSError(f"{paths[0]} stays closed to the tenants' users")
+    raise OSError(f"{paths[0]} remains unreachable for the tenants' users")
 
 
 def _cover(closed: Path, inside: Iterable[Path]) -> None:
-    """Put an empty folder over the closed one, with these sub-folders bound into it."""
+    """Mount an empty folder over the closed one and bind these sub-folders into it."""
     kept = [(path, os.open(path, os.O_PATH | os.O_DIRECTORY)) for path in inside]
     linux.mount("fairlead", str(closed), kind="tmpfs", flags=linux.MS_NOSUID | linux.MS_NODEV, data="mode=0755,size=1m")
     bound: list[Path] = []
@@ -67,7 +67,7 @@ def _cover(closed: Path, inside: Iterable[Path]) -> None:
 
 
 def problem(home: Path) -> str | None:
-    """Why a tenant's user could not run here, found out in a child that tries; None when all is well."""
+    """Why a tenant's user cannot run here, tried in a child process; None when it can."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -89,7 +89,7 @@ def _try_as_stranger(home: Path) -> str | None:
         os.setuid(_NOBODY)
     except OSError as error:
         return f"Python cannot be made reachable for the tenants' users: {error}"
-    ours = {home.absolute(), Path(os.path.realpath(home))}  # strangers only pass through it
+    ours = {home.absolute(), Path(os.path.realpath(home))}  # only needs to be traversable
     for path in needed(home):
         if not os.access(path, os.X_OK if path in ours else os.X_OK | os.R_OK):
             return f"the tenants' users cannot read {path}"

@@ -1,4 +1,4 @@
-"""Starts workers by forking a process that has torch loaded already, and is their parent until they end."""
+"""The fork server: starts workers by forking a process with torch loaded, and reaps them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from fairlead.agent.zygote.worker_bootstrap import Files, PreparedWorker, become
 from fairlead.home import Home
 
 _TICK_MS = 1000
-_QUIET_MS = 300  # then sandboxes are built ahead
+_QUIET_MS = 300  # idle time before spare sandboxes are built
 _EMPTY_MS = 50
 _BUILD_S = 30.0
-_PRIORITY = -10  # starts do not wait behind the work of those that run
+_PRIORITY = -10  # starts take precedence over running workers
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _Child:
 
 @dataclass(slots=True)
 class _Pending:
-    """A worker whose sandbox is being built."""
+    """A worker that waits for its sandbox."""
 
     start: Start
     files: Files
@@ -63,7 +63,7 @@ class _Pending:
 
 
 class ForkServer:
-    """One node's: dies with its node manager, and takes every worker along. It never looks into what a tenant wrote."""
+    """The fork server of one node. Ends with its node manager and kills all workers. Never reads data of a tenant."""
 
     def __init__(self, node: socket.socket, config: NodeConfig) -> None:
         self._node = node
@@ -72,9 +72,9 @@ class ForkServer:
         self._children: dict[str, _Child] = {}
         self._pending: dict[str, _Pending] = {}
         self._spares = SpareSandboxes(self._build)
-        self._empty: list[cgroups.Group] = []  # to be removed when the last process has left
+        self._empty: list[cgroups.Group] = []  # to be removed when their last process has ended
         self._group = cgroups.Group(0)
-        self._outer_mounts = -1  # the machine's view, before closed folders were covered
+        self._outer_mounts = -1  # mount namespace before closed folders were covered
         self._decoder = msgspec.json.Decoder(ToForkServer)
 
     def serve(self) -> None:
@@ -90,7 +90,7 @@ class ForkServer:
         self._end()
 
     def _ready(self) -> set[int]:
-        """Which of the node manager's line, the children's ends and the sandboxes have something to say."""
+        """Wait; returns the ready descriptors: of the node manager, ended children and finished sandboxes."""
         poller = select.poll()
         poller.register(self._node.fileno(), select.POLLIN)
         for child in self._children.values():
@@ -101,13 +101,13 @@ class ForkServer:
         return {descriptor for descriptor, _ in poller.poll(_EMPTY_MS if self._empty else patience_ms)}
 
     def _build_spares(self, *, quiet: bool) -> None:
-        """Have sandboxes ready for starts to come, in no start's way."""
+        """Build a spare sandbox while no worker is being started."""
         self._spares.forget_old()
         if quiet and self._spares.needs_build:
             self._spares.build_one()
 
     def _set_up(self) -> Hello:
-        """Get mounts and limits right before the first worker comes."""
+        """Set up mounts, priority and the node's control group."""
         problem = None
         try:
             if os.geteuid() == 0:
@@ -117,11 +117,11 @@ class ForkServer:
         except OSError as error:
             problem = f"Python cannot be made reachable for the tenants' users: {error}"
         self._group = cgroups.create_node_group(self._config.tag, self._config.name, self._config.capacity)
-        self._group.kill()  # what a fork server before this one has left
+        self._group.kill()  # leftovers of an earlier fork server
         return Hello(os.getpid(), self._group.version, [str(folder) for folder in self._group.folders], problem)
 
     def _send(self, message: FromForkServer) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen as the end of the next read
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next read sees the end
             sockets.send_packet(self._node, msgspec.json.encode(message))
 
     def _handle_message(self) -> bool:
@@ -151,7 +151,7 @@ class ForkServer:
             if files.arguments is None:
                 with self._with_folders_reachable(
                     start.closed
-                ):  # a worker without a sandbox keeps the mounts that it is forked with
+                ):  # without a sandbox a worker keeps this process's mounts
                     self._fork(start, files, group)
                 return
             spare = self._spares.take(start.frame)
@@ -172,7 +172,7 @@ class ForkServer:
         return cgroups.worker_group(self._group, name, cpu, memory_bytes, start.processes)
 
     def _build(self, start: Start, arguments: int) -> Sandbox:
-        """Have the sandbox built, in a network of its own; without root bubblewrap makes that."""
+        """Start building a sandbox in a new network; without root bubblewrap makes the network."""
         with self._with_folders_reachable(start.closed):
             if start.network == "open" or os.geteuid() != 0:
                 return Sandbox(arguments, start.uid)
@@ -185,7 +185,7 @@ class ForkServer:
 
     @contextlib.contextmanager
     def _with_folders_reachable(self, closed: Sequence[str]) -> Iterator[None]:
-        """For the moment of a start, open the way to folders that are granted to this tenant and closed to its user."""
+        """Make granted folders that are closed to the tenant's user reachable during a start."""
         if not closed or self._outer_mounts < 0:
             yield
             return
@@ -203,12 +203,15 @@ class ForkServer:
             os.close(own)
 
     def _start_ready(self, ready: set[int]) -> None:
-        """Fork the workers whose sandboxes stand, and give up those whose do not."""
+        """Fork the workers whose sandboxes are ready; give up those whose sandbox timed out."""
         for pending in list(self._pending.values()):
             if pending.sandbox.ready in ready:
                 self._start_pending(pending)
             elif time.monotonic() >= pending.deadline_s:
-                self._give_up(pending, _not_started(pending.start, TimeoutError("its sandbox does not come up")))
+                self._give_up(
+                    pending,
+                    _not_started(pending.start, TimeoutError(f"its sandbox was not ready within {_BUILD_S:g} s")),
+                )
 
     def _start_pending(self, pending: _Pending, known: Namespaces | None = None) -> None:
         start = pending.start
@@ -250,7 +253,7 @@ class ForkServer:
     # ------------------------------------------------------------ end
 
     def _reap(self) -> None:
-        """Report every child that ended, after the rest of its group was killed; adopted orphans just go."""
+        """Reap ended children: kill the rest of their group and report them; adopted orphans are only reaped."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -260,7 +263,7 @@ class ForkServer:
                 return
             child = next((child for child in self._children.values() if child.pid == ended.si_pid), None)
             if child is not None:
-                processes.kill_group(child.pid)  # before reaping: the number is still ours
+                processes.kill_group(child.pid)  # before reaping: the pid cannot be reused yet
             _, status, used = os.wait4(ended.si_pid, 0)
             if child is not None:
                 self._handle_exit(child, status, used.ru_utime + used.ru_stime)
@@ -269,7 +272,7 @@ class ForkServer:
         del self._children[child.key]
         os.close(child.watch)
         if child.sandbox is not None:
-            child.sandbox.end()  # and all that is in it
+            child.sandbox.end()
         child.group.kill()
         if not child.group.folders and child.sandbox is None:
             _kill_strays(child.key)
@@ -283,7 +286,7 @@ class ForkServer:
         ))  # fmt: skip
 
     def _end(self) -> None:
-        """The node manager is gone: nothing of this node may live on."""
+        """The node manager is gone: kill all processes of this node."""
 
         def left() -> list[int]:
             return processes.descendants(os.getpid())
@@ -305,12 +308,12 @@ def _not_started(start: Start, error: Exception, doing: str = "") -> Ended:
 
 
 def _removed(group: cgroups.Group) -> bool:
-    group.kill()  # again: a sandbox that is just being built may have had a child since
+    group.kill()  # again: a sandbox under construction may have forked since
     return group.remove()
 
 
 def _kill_strays(key: str) -> None:
-    """Without a cgroup: kill what the worker started in sessions of their own, which this process has adopted."""
+    """Without a cgroup: kill orphans of the worker, which this process has adopted."""
     job, worker = key.split("/", 1)
     marks = {f"FAIRLEAD_JOB={job}".encode(), f"FAIRLEAD_WORKER={worker}".encode()}
     for pid in processes.descendants(os.getpid()):
@@ -323,5 +326,5 @@ def _signal(child: _Child, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         if os.getpgid(child.pid) == child.pid:
             processes.kill_group(child.pid, number)
-        else:  # so young that it does not lead its group yet
+        else:  # it has not called setsid() yet
             signal.pidfd_send_signal(child.watch, number)

@@ -1,4 +1,4 @@
-"""A node manager's line to its fork server: asks the host for one, and for another when it is lost."""
+"""A node manager's connection to its fork server; asks the host for a new one when it is lost."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ log = logging.getLogger("fairlead.node")
 
 
 class ForkServerLine:
-    """Commands to the present fork server; what it says goes to the listener, and None when it is lost."""
+    """Sends commands to the current fork server; its messages go to the listener, None when it is lost."""
 
     def __init__(self, home: Home, config: NodeConfig, listener: Callable[[FromForkServer | None], None]) -> None:
         self._home = home
         self._config = config
         self._listener = listener
         self._line: socket.socket | None = None
-        self.hello: Hello | None = None  # of the present one
-        self.last: Hello | None = None  # its cgroups stay known when it is lost, to clean up after it
+        self.hello: Hello | None = None  # of the current one
+        self.last: Hello | None = None  # kept after its loss, to clean up its cgroups
         self.process: processes.Process | None = None
 
     @property
@@ -40,7 +40,7 @@ class ForkServerLine:
 
     @property
     def group(self) -> cgroups.Group:
-        """The node's own, also when the fork server that made it is lost."""
+        """The node's control group, also after the fork server that made it was lost."""
         return (
             cgroups.Group(0)
             if self.last is None
@@ -48,14 +48,14 @@ class ForkServerLine:
         )
 
     async def run(self) -> None:
-        """Have a fork server at all times; ends only by cancellation."""
+        """Keep a fork server connected until cancelled."""
         while True:
             try:
                 self._line = sockets.connect(self._home.run / "host.sock", socket.SOCK_SEQPACKET)
                 self._line.setblocking(False)
                 sockets.send_packet(self._line, msgspec.json.encode(Supply(self._config)))
                 await self._listen(self._line)
-            except OSError as error:  # no host at the moment: the control plane starts one
+            except OSError as error:  # no host: the control plane starts one
                 log.debug("no fork server: %s", error)
             finally:
                 self.close()
@@ -72,11 +72,11 @@ class ForkServerLine:
             self._listener(message)
 
     def pack(self, bootstrap: WorkerBootstrap) -> StartMessage:
-        """All that the fork server needs to start this worker on this node."""
+        """The start message for this worker on this node."""
         return pack(bootstrap, self._config)
 
     def start(self, message: StartMessage, channel: int, output: int) -> None:
-        """Have the worker forked whose channel this is, and whose output goes there."""
+        """Have the worker forked, with this channel and output pipe."""
         self._send(message.start, [channel, output, *message.files])
 
     def kill(self, key: str, number: int) -> None:
@@ -90,20 +90,20 @@ class ForkServerLine:
             try:
                 sockets.send_packet(self._line, data, descriptors)
                 return
-            except BlockingIOError:  # it forks; that takes milliseconds
+            except BlockingIOError:  # busy forking, for milliseconds
                 select.select([], [self._line], [], 1.0)
-            except (BrokenPipeError, ConnectionResetError):  # its end is read in a moment
+            except (BrokenPipeError, ConnectionResetError):  # the reader notices the end
                 return
         self._give_up()
 
     def _give_up(self) -> None:
-        """A fork server that does not read is frozen: kill it, and its workers with it."""
-        log.error("the fork server does not answer and is replaced")
+        """Kill a fork server that does not read, and its workers with it."""
+        log.error("replacing the fork server, which does not read")
         if self.process is not None:
             processes.kill(self.process)
 
     def close(self) -> None:
-        """Let go of the fork server, which then ends with all its workers."""
+        """Disconnect from the fork server, which then ends with all its workers."""
         if self._line is not None:
             self._line.close()
             self._line = None

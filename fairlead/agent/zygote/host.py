@@ -1,6 +1,6 @@
-"""The host: loads torch once, and forks node managers and warm fork servers; knows no user code and no secret.
+"""The host process: loads torch once and forks node managers and warm fork servers; has no user code or secrets.
 
-It dies without harm: nodes and their fork servers live on, and a new host supplies whoever asks.
+Its death is harmless: nodes and their fork servers live on, and a new host serves later requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fairlead.agent.zygote.fork_server import ForkServer
 from fairlead.home import Home
 
 IDLE_EXIT_S = 60.0
-_QUIET_MS = 250  # node managers that are being asked for come first, then torch
+_QUIET_MS = 250  # start requested node managers before loading torch
 _TICK_MS = 500
 _OUTLIVE_S = 5.0
 
@@ -39,7 +39,7 @@ log = logging.getLogger("fairlead.host")
 
 
 def preload() -> None:
-    """Load what workers need, without a tensor operation: a fork after one would hang at its first matmul."""
+    """Load what workers need, without a tensor operation: forks made after one would hang at their first matmul."""
     try:
         importlib.import_module("fairlead.worker").preload()
         importlib.import_module("fairlead.pipelines.worker").preload()
@@ -49,7 +49,7 @@ def preload() -> None:
             importlib.import_module("torch._dynamo")
             importlib.import_module("torch").set_num_threads(1)
     gc.collect()
-    gc.freeze()  # keep the collector from copying shared pages
+    gc.freeze()  # or the collector would copy shared pages
 
 
 class Host:
@@ -61,13 +61,13 @@ class Host:
         self._waiting: list[tuple[NodeConfig, socket.socket]] = []
         self._warm = warm
         self._used = time.monotonic()
-        self._sound = os.geteuid() != 0  # tenants' users can run here; tried on first demand
-        self._levels: dict[str, tuple[str, str | None]] = {}  # of isolation, by what was wanted
+        self._sound = os.geteuid() != 0  # tenants' users can run here; probed at the first node
+        self._levels: dict[str, tuple[str, str | None]] = {}  # probed isolation, by wanted level
         self._ended = False
         self._managers: set[int] = set()  # node managers forked by this host
 
     def serve(self) -> None:
-        """Answer until told to end, or until nobody has needed this for a while."""
+        """Serve until told to end, or until unused for a while."""
         while not self._ended:
             self._round()
             if self._clients or self._waiting or living_nodes(self._home):
@@ -76,7 +76,7 @@ class Host:
         self._outlive_children()
 
     def _outlive_children(self) -> None:
-        """A fork server that was just born finds its node gone and ends; be there until it has."""
+        """Wait for fork servers that were just forked to notice the end of their node and exit."""
         for connection in (*self._clients.values(), *(connection for _, connection in self._waiting)):
             connection.close()
         deadline = time.monotonic() + _OUTLIVE_S
@@ -112,23 +112,23 @@ class Host:
             del self._clients[client.fileno()]
             if request.node.protocol == wire.PROTOCOL:
                 self._waiting.append((request.node, client))
-            else:  # of an older Fairlead, and to be renewed when it is empty
+            else:  # of an older Fairlead; it is restarted when it is empty
                 client.close()
             return
         if isinstance(request, StartNode):
             answer = self._start(request.node)
         else:
             self._ended, answer = True, Done()
-            for pid in self._managers:  # also one so young that nobody else knows of it
+            for pid in self._managers:  # including one that has no record yet
                 os.kill(pid, signal.SIGTERM)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it did not wait for the answer
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client did not wait
             sockets.send_packet(client, msgspec.json.encode(answer))
 
     def _start(self, config: NodeConfig) -> Done:
-        """Fork a node manager; says why not when tenants could not be kept apart on this machine as was asked."""
+        """Fork a node manager; Done names the problem when this machine cannot provide the wanted isolation."""
         level, why = self._level(config.isolation)
         if config.isolation in ("sandbox", "user") and level != config.isolation:
-            missed = f"the isolation {config.isolation} cannot be had here: {why}"
+            missed = f"isolation {config.isolation} is not possible on this machine: {why}"
             return Done(missed, isolation_probe.help_for(config.isolation))
         problem = None if self._sound else tenant_access.problem(self._home.root)
         if problem is not None:
@@ -155,7 +155,7 @@ class Host:
         if (pid := os.fork()) != 0:
             return pid
         os.setsid()
-        os.close(self._lock)  # or the host would seem alive for as long as this child
+        os.close(self._lock)  # or the child would keep the host's lock
         for other in (self._listener, *self._clients.values(), *(connection for _, connection in self._waiting)):
             other.close()
         write_to(log_path)
@@ -163,7 +163,7 @@ class Host:
         return run_and_exit(body)
 
     def _reap(self) -> bool:
-        """Forget the children that ended; says whether any are left."""
+        """Reap ended children; True while any are left."""
         try:
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 self._managers.discard(pid)
@@ -173,7 +173,7 @@ class Host:
 
 
 def write_to(path: Path) -> None:
-    """Send what this process prints to a log of the platform."""
+    """Redirect stdout and stderr to a log file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -181,19 +181,19 @@ def write_to(path: Path) -> None:
 
 
 def run_and_exit(body: Callable[[], None]) -> NoReturn:
-    """Run the body as the whole life of a forked process."""
+    """Run the body and exit; for a forked process."""
     code = 0
     try:
         body()
     except BaseException:  # the edge of a process
-        log.exception("ended by an error")
+        log.exception("ending after an error")
         code = 1
     logging.shutdown()
     os._exit(code)
 
 
 def _detach() -> int:
-    """Go on as a process of nobody; whoever started this waits until the returned descriptor is closed."""
+    """Become a daemon; the parent exits when the returned descriptor is closed."""
     reading, writing = os.pipe()
     if os.fork() != 0:
         os.close(writing)
@@ -207,7 +207,7 @@ def _detach() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fairlead.agent.zygote.host")
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--no-preload", action="store_true", help="leave torch to whoever needs it")
+    parser.add_argument("--no-preload", action="store_true", help="do not load torch ahead of workers")
     arguments = parser.parse_args()
     home = Home(arguments.home)
     settled = _detach()

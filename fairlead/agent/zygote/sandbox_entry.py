@@ -1,14 +1,14 @@
-"""From a fresh fork of the platform to a process of the tenant: into the sandbox, and every right left behind.
+"""Turns a fork of the platform into a process of the tenant: enters the sandbox and drops all rights.
 
-The order is the point of this module. Rights are used from the widest to the narrowest and given up as soon as they
-have been used: the gang's network, control group and limits, the job's folders (from outside, where they are seen);
+The order matters. Rights are used from the widest to the narrowest and dropped right after use: the gang's
+network, control group and limits, the job's folders (from outside, where they are visible);
 supplementary groups; the namespaces, whose entering needs rights over them; the folders in their places; the user,
-while still in the outer user namespace, so that root never sets foot into a tenant's; the user namespace last, whose
+while still in the outer user namespace, so that root never enters a tenant's; the user namespace last, whose
 owner the tenant's user is, and inside it one of the worker's own; then all capabilities, for good; then the filter. No
-byte of the tenant's is read before the end.
+byte of the tenant is read before the end.
 
 A user namespace of its own puts the worker beneath the sandbox's holder, which has the same user: the kernel lets no
-process trace, read or change one that lives above it. So the holder needs no limits of the worker's, and whoever is
+process trace, read or change one in an outer namespace. So the holder needs none of the worker's limits, and a process
 inside cannot keep the sandbox from ending with its holder.
 """
 
@@ -27,33 +27,33 @@ from fairlead.agent.sandbox.job_mounts import JobMounts
 from fairlead.agent.sandbox.rlimits import Limits
 from fairlead.agent.sandbox.sandbox import Namespaces
 
-_SPARED_LAST = "500"  # under pressure a worker goes before the platform
+_SPARED_LAST = "500"  # oom_score_adj: workers are killed before the platform
 _HELD = re.compile(r"^Cap(?:Inh|Prm|Eff|Amb):\t0*[1-9a-f][0-9a-f]*$", re.MULTILINE)
 
 
 class StillPrivileged(Exception):
-    """Something that must be gone is still there: the process must not go on."""
+    """The process still has rights that it must not have, and must end."""
 
 
 def apply_limits(group: cgroups.Group, limits: Limits) -> None:
-    """Put the calling process under its limits; needs the outer view of the files."""
+    """Apply control group and limits to the calling process; needs the outer mount namespace."""
     if group.folders:
         group.enter()
     Path("/proc/self/oom_score_adj").write_text(_SPARED_LAST)
     if os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, 0, 0)  # the fork server goes before others, its children do not
+        os.setpriority(os.PRIO_PROCESS, 0, 0)  # reset the fork server's priority
     limits.impose()
 
 
 def join_gang(namespaces: Namespaces, records: Path, job: str) -> None:
-    """Into the network of the job's gang, which the sandbox's own is if there is none yet; needs the outer view."""
+    """Enter the gang's network, or make the sandbox's own the gang's; needs the outer mount namespace."""
     own = namespaces.take_network()
     gang_network.join(records, job, own)
     os.close(own)
 
 
 def enter_sandbox(namespaces: Namespaces, uid: int | None, mounts: JobMounts | None = None) -> None:
-    """Become a process of the tenant inside its sandbox; what it brings along is put there first."""
+    """Become a process of the tenant inside its sandbox, after attaching the job's mounts there."""
     root = os.geteuid() == 0
     linux.forbid_proc_access()
     if root:
@@ -71,7 +71,7 @@ def enter_sandbox(namespaces: Namespaces, uid: int | None, mounts: JobMounts | N
     linux.own_user_namespace()
     linux.drop_capabilities()
     _finish_setup()
-    if root:  # it dies with its sandbox, which dies with the fork server; without root its parent is not that yet
+    if root:  # without root its parent is not the fork server yet; it ends with its sandbox
         linux.die_with_parent()
     check(uid)
     _check_below()
@@ -79,15 +79,15 @@ def enter_sandbox(namespaces: Namespaces, uid: int | None, mounts: JobMounts | N
 
 
 def enter_user(uid: int | None, parent: int) -> None:
-    """Without a sandbox: become a process of the tenant's user, as far as there is one."""
+    """Without a sandbox: become a process of the tenant's user, if it has one."""
     linux.forbid_proc_access()
     if os.geteuid() == 0:
         os.setgroups([])
         _become(uid)
-    linux.clear_capabilities()  # without root the platform has those over its own user namespace
+    linux.clear_capabilities()  # without root those over the platform's own user namespace
     _finish_setup()
     linux.die_with_parent()
-    if os.getppid() != parent:  # it died before we asked to die with it
+    if os.getppid() != parent:  # it ended before die_with_parent()
         os._exit(1)
     check(uid)
 
@@ -108,7 +108,7 @@ def _finish_setup() -> None:
 
 
 def check(uid: int | None) -> None:
-    """Trust nobody, not even the lines above: a worker that is not bare does not start."""
+    """Verify that the process has dropped all rights; raises StillPrivileged."""
     status = Path("/proc/self/status").read_text()
     held = _HELD.findall(status)
     if held or "\nNoNewPrivs:\t1\n" not in status or 0 in (*os.getresuid(), *os.getresgid()):
@@ -120,7 +120,7 @@ def check(uid: int | None) -> None:
 
 
 def _check_below() -> None:
-    """Make sure that the sandbox's own processes are out of reach."""
+    """Verify that the sandbox's holder cannot be changed from inside."""
     try:
         os.close(os.open("/proc/1/mem", os.O_RDWR))
     except PermissionError:
@@ -129,7 +129,7 @@ def _check_below() -> None:
 
 
 def close_all_but(kept: Sequence[int]) -> None:
-    """Keep no descriptor of the platform's: none may lead out."""
+    """Close all other descriptors of the platform."""
     begin = 3
     for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
         os.closerange(begin, descriptor)

@@ -1,4 +1,4 @@
-"""What a node manager hands to its fork server for one worker: the Start, and open files that it does not look into."""
+"""Builds the message by which a node manager has its fork server start a worker: the Start, and open files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.home import Home
 
 @dataclass(frozen=True, slots=True)
 class StartMessage:
-    """One worker's start, ready to be sent."""
+    """A Start and the descriptors sent with it."""
 
     start: Start
     files: list[int]
@@ -28,7 +28,7 @@ class StartMessage:
 
 
 def pack(bootstrap: WorkerBootstrap, config: NodeConfig) -> StartMessage:
-    """Make the job's folders and all that its start needs; raises CannotStart, or OSError when the node is at fault."""
+    """Create the job's folders and the start message; raises CannotStart, or OSError for a fault of the node."""
     spec, home = bootstrap.spec, Home(Path(config.home))
     job_folders.prepare(spec)
     sandboxed = config.isolation == "sandbox" and (os.geteuid() != 0 or bool(spec.uid))
@@ -55,7 +55,7 @@ def pack(bootstrap: WorkerBootstrap, config: NodeConfig) -> StartMessage:
 
 
 def memory_file(data: bytes) -> int:
-    """The data as an open file in memory: a packet is too small for a job's parameters."""
+    """The data in a memfd: a packet is too small for a job's parameters."""
     descriptor = os.memfd_create("fairlead-letter", os.MFD_CLOEXEC)
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""From a fresh fork to the user's code: limits, sandbox, rights left behind, code unpacked, environment, run."""
+"""Turns a fresh fork into a worker: limits, sandbox, dropped rights, unpacked code, environment, user code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLATFORM_PREFIX = "FAIRLEAD_"
 
 
 class WorkerBootstrap(msgspec.Struct, frozen=True):
-    """All that one worker's start depends on, handed from the node manager to the fork server."""
+    """What the worker itself needs to start, passed through the fork server unread."""
 
     worker: str
     device: int
@@ -43,22 +43,22 @@ class WorkerBootstrap(msgspec.Struct, frozen=True):
 
 
 class NoRoom(Exception):
-    """The disk is full, and no code of the user's has begun."""
+    """The disk is full before any user code has run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A worker's open files, as they come with its Start."""
+    """A worker's open files, which come with its Start."""
 
     channel: int
     output: int
     packed: int
     bundle: int | None = None
-    arguments: int | None = None  # of its sandbox; not for itself
+    arguments: int | None = None  # of its sandbox; for the fork server only
 
     @classmethod
     def received(cls, start: Start, descriptors: Sequence[int]) -> Files:
-        """Sorted as the Start says; raises ValueError when some are missing."""
+        """Assign the descriptors as the Start describes; raises ValueError when some are missing."""
         channel, output, packed, *rest = descriptors
         bundle = rest.pop(0) if start.bundle else None
         return cls(channel, output, packed, bundle, rest.pop(0) if start.sandboxed else None)
@@ -74,18 +74,18 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class PreparedWorker:
-    """What the fork server has made ready for one worker."""
+    """What the fork server has prepared for one worker."""
 
     group: cgroups.Group
     limits: Limits
     namespaces: Namespaces | None  # None: without a sandbox
     parent: int
     first_core: int
-    gangs: Path  # where it is written down who is in which gang's network
+    gangs: Path  # folder of the records of gang networks
 
 
 def become_worker(start: Start, files: Files, prepared: PreparedWorker) -> NoReturn:
-    """Turn the calling process, just forked, into the worker; never returns."""
+    """Turn the calling, just forked process into the worker; never returns."""
     code = 1
     sandbox_entry.close_all_but([*files.own, *([] if prepared.namespaces is None else prepared.namespaces.descriptors)])
     channel = socket.socket(fileno=files.channel)
@@ -99,7 +99,7 @@ def become_worker(start: Start, files: Files, prepared: PreparedWorker) -> NoRet
         _send(channel, wire.Raised(error=str(error), permanent=True))
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:  # noqa: BLE001 (the edge of the process: told to the tenant and logged)
+    except BaseException as error:  # noqa: BLE001 (the edge of the process: reported to the tenant and logged)
         trace = traceback.format_exc()
         print(trace, file=sys.stderr, flush=True)
         _send(channel, wire.Raised(error=f"{type(error).__name__}: {error}", trace=trace))
@@ -107,12 +107,12 @@ def become_worker(start: Start, files: Files, prepared: PreparedWorker) -> NoRet
 
 
 def _become(start: Start, prepared: PreparedWorker) -> None:
-    """From a process of the platform to one of the tenant; nothing that the tenant wrote has been looked at before."""
+    """Become a process of the tenant; no data of the tenant has been read before."""
     if os.geteuid() == 0 and not start.uid:
-        raise CannotStart("a worker never runs as root: the job has no user of its own")
+        raise CannotStart("a worker never runs as root, and the job has no user of its own")
     os.setsid()
     linux.set_process_name(f"{start.worker}.{start.job}")
-    if prepared.namespaces is not None and start.network != "open":  # before its limits: others wait for this
+    if prepared.namespaces is not None and start.network != "open":  # before its limits: it holds the gang's lock
         sandbox_entry.join_gang(prepared.namespaces, prepared.gangs, start.job)
     if not prepared.group.folders:
         cgroups.limit_without_cgroup(start.cpu, start.memory_bytes, start.device, prepared.first_core)
@@ -153,7 +153,7 @@ def _unpack(bundle: int, code: Path) -> None:
 
 
 def _redirect(output: int) -> None:
-    """Standard input from nowhere, output to the pipe that the node manager carries into the log."""
+    """Redirect stdin from /dev/null, stdout and stderr to the pipe of the log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
@@ -167,7 +167,7 @@ def _redirect(output: int) -> None:
 def worker_environment(
     bootstrap: WorkerBootstrap, outer: Mapping[str, str], *, sandboxed: bool = False
 ) -> dict[str, str]:
-    """A clean environment: of the platform's own only what is named here, and that is nobody's to override."""
+    """A clean environment; users cannot override the platform's own variables."""
     spec, folder = bootstrap.spec, Path(bootstrap.spec.folder)
     threads = str(max(1, int(spec.cpu + 1e-9)))
     own_path = [str(Path(spec.venv) / "bin")] if spec.venv else []
@@ -194,18 +194,18 @@ def worker_environment(
 
 
 def _execute(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Become the command; the channel closes by itself when that works, which tells the node manager so."""
+    """Execute the command; the channel closes on success, which tells the node manager that it runs."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError:
         raise CannotStart(f"command not found: {command[0]}") from None
     except (PermissionError, OSError) as error:
-        raise CannotStart(f"command cannot be run: {command[0]}: {error.strerror}") from None
+        raise CannotStart(f"cannot run command {command[0]}: {error.strerror}") from None
 
 
 def _execute_in_venv(bootstrap: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> NoReturn:
-    """Become the worker's main under the tenant's own Python."""
+    """Execute the worker's main with the venv's Python."""
     python = Path(str(bootstrap.spec.venv)) / "bin" / "python"
     channel.set_inheritable(True)
     environment |= {
@@ -216,12 +216,12 @@ def _execute_in_venv(bootstrap: WorkerBootstrap, channel: socket.socket, environ
     try:
         os.execve(python, [str(python), "-m", _module(bootstrap.spec)], environment)
     except OSError as error:
-        hint = "it must lie where the job's own user can read it"
-        raise CannotStart(f"venv: {python} cannot be run: {error.strerror}; {hint}") from None
+        hint = "it must be readable for the job's user"
+        raise CannotStart(f"venv: cannot run {python}: {error.strerror}; {hint}") from None
 
 
 def _written(text: bytes) -> int:
-    """A file in memory that lives on in what this process becomes: a manifest may be longer than a variable."""
+    """The text in a memfd that survives exec: a manifest may be too long for an environment variable."""
     descriptor = os.memfd_create("fairlead-spec", 0)
     with os.fdopen(descriptor, "wb", closefd=False) as file:
         file.write(text)
@@ -230,17 +230,17 @@ def _written(text: bytes) -> int:
 
 
 def _module(spec: PlacedSpec) -> str:
-    """What a worker becomes; named, not imported: nothing of it belongs to this process before the fork."""
+    """The module of the worker's main."""
     return STAGE_MODULE if spec.stage else WORKER_MODULE
 
 
 def _run(bootstrap: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> int:
-    """Become the worker's main in this very process, which has torch loaded already."""
+    """Run the worker's main in this process, which has torch loaded."""
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # what the host found out holds for the host
+    tempfile.tempdir = None  # cached by the host
     channel.setblocking(True)
-    faulthandler.enable(2)  # a trace in the log before a signal such as SIGSEGV ends it
+    faulthandler.enable(2)  # a trace in the log at SIGSEGV and the like
     code = importlib.import_module(_module(bootstrap.spec)).main(bootstrap.spec, bootstrap.worker, channel)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -250,5 +250,5 @@ def _run(bootstrap: WorkerBootstrap, channel: socket.socket, environment: dict[s
 def _send(channel: socket.socket, message: wire.FromWorker) -> None:
     try:
         channel.sendall(framing.pack(message))
-    except OSError as error:  # the node manager is gone, and so are we in a moment
+    except OSError as error:  # the node manager is gone; this process will be killed
         print(f"fairlead: could not report to the node manager: {error}", file=sys.stderr)

@@ -54,4 +54,4 @@ def in_child(work: Callable[[], object]) -> str | None:
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read().decode(errors="replace")
     _, status = os.waitpid(child, 0)
-    return said or (None if status == 0 else "the attempt died")
+    return said or (None if status == 0 else "the attempt was killed")

@@ -233,7 +233,7 @@ def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s:
     """Fail the job that this message is about, with one line that says why."""
     kind = type(event.body).__name__
     if isinstance(error, ImplausibleMessage):
-        why = f"the worker talks nonsense: its {kind} {error}"
+        why = f"the worker sent an invalid message: its {kind} {error}"
     else:
         mark = report_error("taking in a message", error, job=event.job, message=kind)
         why = f"its {kind} could not be taken in: {type(error).__name__} (error {mark})"
