@@ -173,7 +173,7 @@ FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | F
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """What an agent needs to start a worker: the same for all members of a gang, without paths of the leader's machine."""
+    """What an agent needs to start a worker: equal for all members of a gang, without paths of the leader's machine."""
 
     job: str
     tenant: str
@@ -214,7 +214,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 class GridKeys(msgspec.Struct, frozen=True):
-    """The key of this tenant's blocks, and that by which grid processes authenticate each other; repr() shows neither."""
+    """The key of a tenant's blocks, and that by which grid processes authenticate each other; hidden in repr()."""
 
     tenant: bytes = b""
     peers: bytes = b""
