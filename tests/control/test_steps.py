@@ -115,7 +115,7 @@ def test_what_was_done_before_is_not_run_again_unless_it_is_to_or_has_changed(as
     assert flow.phases() == {"load": "cached", "train": "cached", "tell": "active", "other": "active"}
     stage = flow.stages()["train"]
     assert (stage.reused, stage.result["plain"], stage.finished_s) == (first, {"loss": 2}, asked.clock())
-    assert stage.message == f"not run again: code and inputs are those of {first}"
+    assert stage.message == f"not run again: same code and inputs as in {first}"
     assert flow.told("stage-cached")[0].endswith("load is not run again")
     flow.again({**FLOW, "train": {"command": ["train", "harder"], "after": ["load"]}})
     flow.step()
@@ -162,7 +162,7 @@ def test_what_was_given_and_is_gone_is_made_anew_for_who_needs_it(asked: Asked) 
     assert (stage.rebuilds, stage.fresh, stage.job != first.job) == (first.rebuilds + 1, True, True)
     assert flow.stages()["train"].job is None
     (text,) = flow.told("stage-rebuilt")
-    assert text == f"{flow.id}: load is run anew for train: what it gave is not in memory any more"
+    assert text == f"{flow.id}: load runs again for train: its result is no longer in memory"
     assert asked.db.read(pipelines.reusable_stages, "vision", [stage.fingerprint]) == {}
     flow.end("load", rate=2)
     flow.step()
@@ -268,7 +268,7 @@ def test_a_stage_waits_with_a_reason_while_its_tenant_has_as_many_jobs_as_it_may
     flow = Flow(asked, {name: {"command": [name], "cache": False} for name in ("a", "b", "c", "d")})
     flow.step()
     assert flow.phases() == {"a": "active", "b": "active", "c": "waiting", "d": "waiting"}
-    assert "as many jobs that run or wait as it may" in flow.stages()["c"].message
+    assert "reached its limit of running and waiting jobs" in flow.stages()["c"].message
     looked = looked_at(flow, monkeypatch)
     assert flow.step() is None and looked == []
     flow.end("a")

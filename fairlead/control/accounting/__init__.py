@@ -1,1 +1,1 @@
-"""Who used what: the usage ledger, budgets, shares, fairness, energy and the report."""
+"""Usage accounting: metering, budgets, shares, fairness, energy and the report."""

@@ -1,6 +1,8 @@
-"""Budgets: how much device time a tenant has used of what it may in this day, week or month, and when the next begins.
+"""Budgets.
 
-Counted is what the ledger says plus what runs now and is not metered yet, so a crash loses nothing and no gang is free.
+How much device time a tenant has used of its daily, weekly or monthly budget, and when the next period begins.
+
+Counts the ledger plus running gangs that are not metered yet, so a crash loses nothing and no gang is free.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from fairlead.scheduling.state import SpentBudget
 from fairlead.specs import Budget
 
 HOUR_S = 3600.0
-_LONGEST_S = 31 * 24 * HOUR_S  # of all periods
+_LONGEST_S = 31 * 24 * HOUR_S  # the longest period
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """One tenant's budget in its present period."""
+    """A tenant's budget and its use in the current period."""
 
     tenant: str
     device_hours: float
@@ -41,7 +43,7 @@ class Spending:
 
     @property
     def spent(self) -> SpentBudget | None:
-        """For the scheduler: None while something is left."""
+        """For the scheduler; None while some budget is left."""
         return SpentBudget(self.device_hours, self.per, self.until_s) if self.used_hours >= self.device_hours else None
 
     @property
@@ -51,7 +53,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class BudgetStop:
-    """From when to when a tenant's budget was used up."""
+    """The time in which a tenant's budget was used up."""
 
     tenant: str
     from_s: float
@@ -59,7 +61,7 @@ class BudgetStop:
 
 
 def budget_period(per: str, now_s: float) -> tuple[float, float]:
-    """Begin and end of the day, the week (from Monday) or the month in UTC that a moment lies in."""
+    """Begin and end of the UTC day, week (from Monday) or month around a moment."""
     midnight = datetime.fromtimestamp(now_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if per == "day":
         first, days = midnight, 1
@@ -72,7 +74,7 @@ def budget_period(per: str, now_s: float) -> tuple[float, float]:
 
 
 def spendings(connection: Connection, tenants: Iterable[Tenant], now_s: float) -> dict[str, Spending]:
-    """What each tenant that has a budget has used of it, together with all tenants below it."""
+    """By tenant with a budget: how much of it the tenant and all its subtenants have used."""
     tenants = list(tenants)
     limited = [(tenant.name, Budget.model_validate(dict(tenant.budget))) for tenant in tenants if tenant.budget]
     if not limited:
@@ -93,7 +95,7 @@ def spendings(connection: Connection, tenants: Iterable[Tenant], now_s: float) -
 def _used_s(
     metered: Mapping[str, float], running: Iterable[tuple[str, int, float]], since_s: float, now_s: float
 ) -> dict[str, float]:
-    """Device seconds by tenant: what the ledger has, and what its gangs held since they were last metered."""
+    """Device seconds by tenant: the ledger, plus what running gangs held since they were last metered."""
     used_s: dict[str, float] = defaultdict(float, metered)
     for tenant, devices, metered_s in running:
         used_s[tenant] += devices * max(0.0, now_s - max(metered_s, since_s))
@@ -110,7 +112,7 @@ def _add_to_ancestors(own_s: Mapping[str, float], tenants: Iterable[Tenant]) -> 
 
 
 def spent_budgets(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict[str, SpentBudget]:
-    """Who may start nothing: what is used up of its own budget or of one above it, the one that lasts longest."""
+    """By tenant: the used-up budget, its own or a parent's, that stops it from starting jobs (the longest one)."""
     spent = {name: spending.spent for name, spending in found.items() if spending.spent is not None}
     parents = {tenant.name: tenant.parent for tenant in tenants} if spent else {}
     bars = {name: [(one, spent[one]) for one in path_to_top(name, parents) if one in spent] for name in parents}
@@ -119,7 +121,7 @@ def spent_budgets(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> d
 
 
 def require_budget(connection: Connection, tenant: Tenant, now_s: float) -> None:
-    """Raise OverBudget, which says when it will be possible, if nothing is left of its budget or of one above it."""
+    """Raise OverBudget, with the time of the next period, if the tenant's budget or a parent's is used up."""
     path = tenants_stored.ancestry(connection, tenant)
     if not any(each.budget for each in path):
         return
@@ -134,14 +136,14 @@ def require_budget(connection: Connection, tenant: Tenant, now_s: float) -> None
 
 
 def budget_stops(connection: Connection, tenants: Sequence[Tenant], since_s: float, now_s: float) -> list[BudgetStop]:
-    """From when to when tenants had nothing left of their budgets, as far as it touches this stretch of time.
+    """When tenants had used up their budgets, within a range of time.
 
-    A budget that was raised since is not held against its tenant: from when on it was larger nobody wrote down.
+    A budget that was raised since is left out: when it was raised is not recorded.
     """
     spent = {name for name, spending in spendings(connection, tenants, now_s).items() if spending.spent is not None}
     limited = {tenant.name for tenant in tenants if tenant.budget}
-    told = events.budgets_used_up(connection, since_s - _LONGEST_S)
-    spans = [BudgetStop(str(event.tenant), event.time_s, float(event.facts["until_s"])) for event in told]
+    used_up = events.budgets_used_up(connection, since_s - _LONGEST_S)
+    spans = [BudgetStop(str(event.tenant), event.time_s, float(event.facts["until_s"])) for event in used_up]
     kept = [span for span in spans if span.to_s > since_s and span.tenant in (spent if span.to_s > now_s else limited)]
     parents = {tenant.name: tenant.parent for tenant in tenants}
     return [
@@ -150,7 +152,7 @@ def budget_stops(connection: Connection, tenants: Sequence[Tenant], since_s: flo
 
 
 def record_budget_events(connection: Connection, found: Iterable[Spending], now_s: float) -> None:
-    """An event when a budget is nearly, and when it is wholly, used up: each once in a period."""
+    """Write an event when a budget is nearly used up and when it is used up, each once per period."""
     for spending in found:
         if spending.spent is not None:
             kind, part = "budget-used-up", "has used up its"
@@ -160,8 +162,8 @@ def record_budget_events(connection: Connection, found: Iterable[Spending], now_
             continue
         note = {"tenant": spending.tenant, "since_s": spending.since_s, "device_hours": spending.device_hours}
         first = insert_into(connection.dialect.name, budget_notes).values(note | {"kind": kind})
-        told = connection.execute(first.on_conflict_do_nothing().returning(budget_notes.c.kind)).first()
-        if told is not None:
+        is_new = connection.execute(first.on_conflict_do_nothing().returning(budget_notes.c.kind)).first()
+        if is_new is not None:
             text = f"tenant {spending.tenant} {part} {spending.text}; the next begins {utc_minute(spending.until_s)}"
             events.append(connection, time_s=now_s, kind=kind, text=text, tenant=spending.tenant,
                           facts=note | {"used_hours": spending.used_hours, "until_s": spending.until_s})  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the nodes drew, from the usage ledger and from when they slept, by the watts of their devices."""
+"""Computes the energy of nodes from the usage ledger, their sleep and the power of their devices."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from fairlead.control.store.node_sleep import NodeSleep
 from fairlead.scheduling.market.energy import energy_kwh, power, usual_power
 
 JOULES_PER_KWH = 3.6e6
-"""Of a kilowatt hour."""
 
 
 def energy_report(
     nodes: Sequence[Node], ledger: Sequence[Held], rests: Iterable[NodeSleep], since_s: float, until_s: float
 ) -> dict[str, Any]:
-    """Of all nodes in this time: ``kwh``, what sleep saved of it, how long and how often nodes slept, and ``tenants``.
+    """Energy of all nodes in a range: ``kwh``, savings by sleep, time and number of sleeps, and ``tenants``.
 
-    A tenant is put down for what its devices drew while it held them; the rest is what nodes drew without use.
+    A tenant is charged for what its devices drew while it held them; the rest was drawn by idle nodes.
     """
     busy_s, asleep_s, wakes = Counter[str](), Counter[str](), Counter[str]()
     took_s: dict[str, list[float]] = {}
@@ -56,5 +55,5 @@ def _by_tenant(nodes: Sequence[Node], ledger: Iterable[Held], since_s: float, un
 
 
 def _within(from_s: float, to_s: float | None, since_s: float, until_s: float) -> float:
-    """Seconds of it that fall into this time; what has not ended goes on."""
+    """Seconds of a period inside the range; a period without an end goes on."""
     return max(0.0, min(until_s if to_s is None else to_s, until_s) - max(from_s, since_s))

@@ -1,6 +1,6 @@
-"""Fairness between tenants as the policy keeps it (M7): who is told what is done about it, and how it stands.
+"""Reports fairness between tenants as the policy maintains it (M7).
 
-Only those who run the platform see names. A tenant is told what it had itself, and what that means for it.
+Only the platform team sees names. A tenant sees its own ratio and what the correction means for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEGINS, ENDS = "fairness-correcting", "fairness-restored"
 def record_fairness_events(
     connection: Connection, before: Mapping[str, Any], after: Mapping[str, Any], now_s: float
 ) -> None:
-    """An event for the platform, and one for each tenant concerned, when the policy begins to correct or is done."""
+    """Write events for the platform and each tenant concerned when the policy starts or stops correcting."""
     was, is_ = before.get("fairness", {}), after.get("fairness", {})
     if not is_ or bool(was.get("corrects", False)) == is_["corrects"]:
         return
@@ -35,7 +35,7 @@ def record_fairness_events(
 
 
 def fairness_view(memory: Mapping[str, Any] | None, tenant: str | None) -> FairnessView | None:
-    """How it stands since the last round, as this tenant may see it; None: as who runs the platform does."""
+    """The state of fairness after the last round as this tenant may see it; None: the platform team's view."""
     found = (memory or {}).get("fairness")
     if not found:
         return None
@@ -48,19 +48,21 @@ def fairness_view(memory: Mapping[str, Any] | None, tenant: str | None) -> Fairn
 
 
 def _text_for_tenant(found: Mapping[str, Any], tenant: str) -> str:
-    """What the correction means for one tenant, without a word about any other."""
-    low = f"the index of fairness between tenants is {found['index']:.2f}"
+    """What the correction means for one tenant, without naming others."""
+    low = f"the fairness index between tenants is {found['index']:.2f}"
     within = f"within {found['within_s'] / 60:.0f} minutes"
     if tenant in found["behind"]:
-        return f"{low}, and it had {found['behind'][tenant]:.0%} of what was due to it: it is repaid {within}"
+        return f"{low}, and this tenant got {found['behind'][tenant]:.0%} of its due: it is compensated {within}"
     if tenant in found["ahead"]:
-        return f"{low}, and it had more than was due to it: others are repaid {within}, and it has less until then"
-    return f"{low}: what is owed to others is repaid {within}"
+        return (
+            f"{low}, and this tenant got more than its due: others are compensated {within}, so it gets less until then"
+        )
+    return f"{low}: other tenants are compensated {within}"
 
 
 def _restored_text(found: Mapping[str, Any]) -> str:
     hours = found["within_s"] / 3600
     return (
-        f"the index of fairness between tenants is {found['index']:.2f} again: what is owed is repaid within "
+        f"the fairness index between tenants is {found['index']:.2f} again: tenants are compensated within "
         f"{hours:g} hours, as usual"
     )

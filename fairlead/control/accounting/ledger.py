@@ -1,4 +1,4 @@
-"""Metering: what every running generation holds goes into the append-only ledger, up to the second it ends."""
+"""Metering: writes what every running generation holds to the append-only ledger, up to the second it ends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fairlead.control.store import ledger as lines
 
 
 class CpuMeter:
-    """Cpu time of workers since they were last metered, from what the nodes report about once a second.
+    """CPU time of workers since they were last metered, from the nodes' telemetry (about once a second).
 
-    Of a worker that was adopted after a restart the time before is not known to be metered or not: it counts from
-    then on, so that nothing is ever written twice.
+    A worker adopted after a restart counts from its adoption on: earlier CPU time may be in the ledger already, and
+    nothing may be counted twice.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class CpuMeter:
             self.observe_total(usage.job, usage.worker, usage.cpu_s)
 
     def observe_total(self, job: str, worker: str, cpu_s: float) -> None:
-        """What it used in its whole life: a short one may never have been looked at while it lived."""
+        """Record a worker's total CPU time; at its end, too, as a short worker may never appear in telemetry."""
         adopted = self._adopted.get(job)
         if adopted and worker in adopted:
             adopted.discard(worker)
@@ -44,7 +44,7 @@ class CpuMeter:
         used[worker] = max(cpu_s, used.get(worker, 0.0))
 
     def take_usage(self, generation: Generation) -> dict[str, float]:
-        """Seconds by node since the last call."""
+        """CPU seconds by node since the last call."""
         taken: dict[str, float] = {}
         all_used = self._used.get(generation.job, {})
         metered = self._metered.setdefault(generation.job, {}) if all_used else {}
@@ -86,10 +86,10 @@ def meter_ended_generation(
     now_s: float,
     cpu_s: Mapping[str, float],
 ) -> None:
-    """Write the rest of what a generation used, from what the store says was metered last.
+    """Write the remaining usage of a generation, from the last metering that the store records.
 
-    One that ended before its members met held its devices all the same: those of newcomers since it was planned, the
-    others since the generation before ended.
+    A generation that ended before its rendezvous held its devices all the same: newcomers since it was planned, the
+    others since the previous generation ended.
     """
     stored = generations.get(connection, job.id, generation.number)
     assert stored is not None
@@ -105,7 +105,7 @@ def charge_newcomers(
     connection: Connection, job: Job, generation: Generation, former: Generation | None, nodes: Mapping[str, Node],
     until_s: float,
 ) -> None:  # fmt: skip
-    """Write what the newcomers of a planned generation have held since it was planned: they came up meanwhile."""
+    """Write what the newcomers of a planned generation have held since it was planned: they were starting meanwhile."""
     staying = _continuing_members(generation, former)
     fresh = tuple(member for member in generation.members if member not in staying)
     since = replace(generation, metered_s=generation.created_s, members=fresh)
@@ -113,7 +113,7 @@ def charge_newcomers(
 
 
 def _continuing_members(generation: Generation, former: Generation | None) -> Placement:
-    """The members that held their devices in the generation before, which was live when this one was planned."""
+    """The members that kept their devices from the previous generation, which was live when this one was planned."""
     if former is None or (former.ended_s is not None and former.ended_s <= generation.created_s):
         return ()
     before = {member.worker for member in former.members}
@@ -121,7 +121,7 @@ def _continuing_members(generation: Generation, former: Generation | None) -> Pl
 
 
 def generations_to_meter(connection: Connection, live: Collection[str]) -> list[tuple[Job, Generation]]:
-    """The generations of these jobs that use something now."""
+    """The running generations of these jobs."""
     current = generations.live_by_job(connection, live)
     running = [g for of_job in current.values() for g in of_job if g.running_s is not None and g.broken_s is None]
     known = jobs.get_many(connection, [generation.job for generation in running])
@@ -135,7 +135,7 @@ def meter_generations(
     now_s: float,
     cpu_s: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Write what the running generations have used so far; the same transaction remembers up to when."""
+    """Write the usage of running generations so far; the same transaction records up to when."""
     written: list[Usage] = []
     metered: list[tuple[str, int]] = []
     for job, generation in running:

@@ -1,4 +1,4 @@
-"""The figures that every run reports (REQUIREMENTS, last section), computed from jobs and the usage ledger."""
+"""Computes the figures of every run (REQUIREMENTS, last section) from jobs and the usage ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.scheduling.metrics import jain
 from fairlead.views.reports import JobReport, Report, TenantReport
 
 Held = Usage | UsageSum
-"""What was held by whom and when: a line of the ledger, or what several add up to."""
+"""Usage by a tenant in a period: a ledger line, or a sum of several."""
 
 
 def job_report(job: Job) -> JobReport:
@@ -33,7 +33,7 @@ def job_report(job: Job) -> JobReport:
 
 
 def sla_satisfaction(jobs: Iterable[Job], now_s: float) -> float | None:
-    """SSR: the part of the promises that were kept, of those that are decided."""
+    """SSR: the fraction of decided SLAs that were met."""
     verdicts = [verdict for verdict in (sla_met(job, now_s) for job in jobs) if verdict is not None]
     return fmean(verdicts) if verdicts else None
 
@@ -81,9 +81,9 @@ def _ratio(used: float, there_was: float) -> float | None:
 
 
 def fairness(tenants: Sequence[Tenant], ledger: Sequence[Held]) -> float | None:
-    """FI: Jain's index of what each tenant got per weight while it was active, over tenants that had any work.
+    """FI: Jain's index of device time per weight while a tenant was active, over tenants with any usage.
 
-    Device seconds are divided by weight and by the time from the tenant's first use to its last, so that a tenant
+    Device seconds are divided by weight and by the time from the tenant's first to its last usage, so that a tenant
     that came late or needed little does not count as badly treated.
     """
     weights = {tenant.name: tenant.weight for tenant in tenants}
@@ -97,7 +97,7 @@ def fairness(tenants: Sequence[Tenant], ledger: Sequence[Held]) -> float | None:
 
 
 def shares_over_time(ledger: Sequence[Held], points: int = 200) -> list[dict[str, float | dict[str, float]]]:
-    """Devices held by each tenant, on average, in evenly long intervals: what a plot of the shares shows."""
+    """Mean devices held by each tenant in equal intervals, for a plot of the shares."""
     if not ledger:
         return []
     first_s, last_s = min(line.from_s for line in ledger), max(line.to_s for line in ledger)
@@ -106,7 +106,7 @@ def shares_over_time(ledger: Sequence[Held], points: int = 200) -> list[dict[str
     for line in ledger:
         begin, end = (line.from_s - first_s) / step_s, (line.to_s - first_s) / step_s
         for index in range(int(begin), min(ceil(end), points)):
-            # The part of this interval that the line covers: who leaves and who comes within one never overlap.
+            # Weighted by overlap: tenants that leave and come within one interval must not add up to too much.
             held[index][line.tenant] += line.devices * (min(end, index + 1) - max(begin, index))
     return [{"time_s": first_s + index * step_s, "devices": dict(row)} for index, row in enumerate(held)]
 

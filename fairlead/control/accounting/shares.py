@@ -1,4 +1,4 @@
-"""Shares over time, from the ledger and the jobs: what each tenant held, and what it was entitled to."""
+"""Shares over time from the ledger and the jobs: what each tenant held and what it was entitled to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAJORITY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time in evenly long intervals."""
+    """A range of time split into equal intervals."""
 
     since_s: float
     until_s: float
@@ -29,7 +29,7 @@ class Window:
         return (self.until_s - self.since_s) / self.points
 
     def overlaps(self, from_s: float, to_s: float) -> Iterable[tuple[int, float]]:
-        """The intervals that this time touches, each with the part of it that is covered."""
+        """The intervals that a period touches, each with the covered fraction."""
         begin, end = ((max(from_s, self.since_s) - self.since_s) / self.step_s,
                       (min(to_s, self.until_s) - self.since_s) / self.step_s)  # fmt: skip
         for index in range(int(begin), min(ceil(end), self.points)):
@@ -38,7 +38,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class DemandSpan:
-    """From when to when a tenant had at least one job that wanted devices."""
+    """A period in which a tenant had at least one job that wanted devices."""
 
     tenant: str
     from_s: float
@@ -49,7 +49,7 @@ def shares_view(
     tenants: Sequence[Tenant], wishes: Iterable[DemandSpan], ledger: Sequence[Held], devices: int, window: Window,
     barred: Iterable[BudgetStop] = (),
 ) -> SharesView:  # fmt: skip
-    """What a plot of share against entitlement shows."""
+    """Held and entitled devices over time, for a plot."""
     held = {tenant.name: [0.0] * window.points for tenant in tenants}
     for line in ledger:
         of_tenant = held.get(line.tenant)
@@ -76,7 +76,7 @@ def shares_view(
 
 
 def _active(wishes: Iterable[DemandSpan], barred: Iterable[BudgetStop], window: Window) -> list[set[str]]:
-    """Who could claim anything in each interval: who had jobs, and something left of its budget for most of it."""
+    """Tenants that could claim devices in each interval: with jobs, and with budget left for most of it."""
     active: list[set[str]] = [set() for _ in range(window.points)]
     for wish in wishes:
         for index, _ in window.overlaps(wish.from_s, wish.to_s):
@@ -89,10 +89,10 @@ def _active(wishes: Iterable[DemandSpan], barred: Iterable[BudgetStop], window: 
 
 
 def _entitled(tenants: Sequence[Tenant], active: Sequence[set[str]], devices: int) -> dict[str, list[float]]:
-    """Weighted max-min among the tenants that were active in an interval; the others were entitled to nothing."""
+    """Weighted max-min among the active tenants of each interval; the others were entitled to nothing."""
     states = {tenant.name: tenant_state(tenant) for tenant in tenants}
     entitled = {tenant.name: [0.0] * len(active) for tenant in tenants}
-    known: dict[frozenset[str], dict[str, float]] = {}  # few sets of tenants, many intervals
+    known: dict[frozenset[str], dict[str, float]] = {}  # cache: few sets of tenants, many intervals
     for index, names in enumerate(active):
         present = frozenset(names & states.keys())
         if present not in known:

@@ -1,4 +1,4 @@
-"""Writes now and then what running gangs have used; a job that cannot be metered is set aside."""
+"""Meters running gangs periodically; a job that cannot be metered is quarantined."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fairlead.control.reconcile.quarantine import Quarantine
 from fairlead.control.store.engine import Store
 
 METERING = "metering it"
-EVERY_S = 15.0  # a line of the ledger per generation and node so often; after a crash the next one closes the gap
-PAUSE_FACTOR = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
+EVERY_S = 15.0  # one ledger line per generation and node; after a crash the next one closes the gap
+PAUSE_FACTOR = 200.0  # pause after metering, times its duration: at most half a percent of a core
 MAX_EVERY_S = 60.0
 
 
 class UsageMeter:
-    """The leader's."""
+    """Runs on the leader."""
 
     def __init__(
         self, store: Store, known: GangRegistry, nodes: Callable[[], Mapping[str, Node]], clock: Callable[[], float],
@@ -33,7 +33,7 @@ class UsageMeter:
         self._measured_s, self._every_s = 0.0, EVERY_S
 
     def begin(self) -> None:
-        """From now on it is due so often."""
+        """Restart the interval: the next metering is due after it."""
         self._measured_s = self._clock()
 
     @property
@@ -41,7 +41,7 @@ class UsageMeter:
         return not 0.0 <= self._clock() - self._measured_s < self._every_s
 
     async def measure(self, live: Collection[str]) -> None:
-        """Write what these jobs have used so far into the ledger."""
+        """Write what these jobs have used so far to the ledger."""
         self.begin()
         begun_s = time.monotonic()
         await self._measure(live)
@@ -72,7 +72,7 @@ class UsageMeter:
 
 
 def _try_in_savepoint(connection: Connection, work: Callable[[], None]) -> Exception | None:
-    """Do it in a savepoint; the error that undid it, if there was one and it is not the store's."""
+    """Run the work in a savepoint; returns the error that rolled it back, unless it is the store's."""
     savepoint = connection.begin_nested()
     try:
         work()

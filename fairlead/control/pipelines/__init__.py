@@ -1,1 +1,1 @@
-"""Drives pipelines: which stage starts next, and what becomes of those that fail."""
+"""Drives pipelines: starts the stages that can run and records the ends of those that did."""

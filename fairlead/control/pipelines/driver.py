@@ -1,7 +1,7 @@
-"""Drives pipelines: compares what each should do next with what its stages do, and mends the difference.
+"""Drives pipelines: compares each stage's desired next step with its job's state and carries out the difference.
 
-Called by the reconcile loop before every round, so that what a finished stage makes possible is decided about at once.
-Everything it knows is in the store: after a crash the next leader goes on from there.
+The reconcile loop calls it before every round, so that stages made ready by a finished one are scheduled at once. All
+its state is in the store: after a crash the next leader goes on from there.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fairlead.pipelines.graph import PipelineSpec, stored_pipeline
 from fairlead.pipelines.next_steps import DONE, JobFact, StagePhase
 
 STEPS_AT_ONCE = 50
-"""In one transaction: a stage's job is handed in within a millisecond or two."""
+"""Steps per transaction; submitting a stage's job takes one or two milliseconds."""
 MAX_BATCHES = 100
-"""Transactions of one pipeline before the next one has its turn."""
+"""Transactions of one pipeline before the next pipeline's turn."""
 MAX_PASS_S = 0.25
-"""So long a round waits for pipelines; what is left then is done before the next one, which follows at once."""
+"""Longest time that a round waits for pipelines; the rest is done before the next round, which follows at once."""
 RECHECK_S = 300.0
-"""A pipeline that nothing was heard of for so long is looked at all the same, one in each pass."""
+"""A pipeline without changes is checked again after this time, one in each pass."""
 
 GONE: JobStatus = ("gone", None)
 _IN_PROGRESS: JobStatus = ("under way", None)
@@ -38,28 +38,28 @@ _IN_PROGRESS: JobStatus = ("under way", None)
 
 @dataclass(frozen=True, slots=True)
 class IdlePipeline:
-    """A pipeline in which there was nothing to do, and what would change that."""
+    """A pipeline with nothing to do, and what would change that."""
 
     tenant: str
     cancelled: bool
     job_statuses: Mapping[str, JobStatus]  # of the jobs of its active stages
-    wanted: frozenset[str]  # fingerprints of stages that an earlier result would stand for
-    no_room: bool  # a stage could start if its tenant had not so many jobs
+    wanted: frozenset[str]  # fingerprints for which a result of another pipeline could be reused
+    no_room: bool  # a stage waits only because its tenant has too many jobs
     checked_s: float
 
 
 class Pipelines:
-    """The leader's. It looks only at pipelines that something happened to, each in transactions of its own."""
+    """Runs on the leader. Checks only pipelines that something happened to, each in transactions of its own."""
 
     def __init__(
         self, store: Store, clock: Callable[[], float], wake: Callable[[], None] = lambda: None
     ) -> None:  # fmt: skip
-        """``wake`` is called when more could be done than one pass should wait for."""
+        """``wake`` is called when more can be done than one pass should wait for."""
         self._store, self._clock, self._wake = store, clock, wake
         self._specs: dict[str, PipelineSpec] = {}
         self._cacheable: dict[str, frozenset[str]] = {}
         self._idle: dict[str, IdlePipeline] = {}
-        self._turns: dict[str, int] = {}  # by pipeline: when it last had a turn; the longest ago is the next
+        self._turns: dict[str, int] = {}  # by pipeline: its last turn; the oldest is next
         self._turn = 0
 
     async def running(self) -> list[str]:
@@ -69,9 +69,11 @@ class Pipelines:
     async def advance(
         self, exclude: Collection[str] = (), drive: Callable[[str], Awaitable[set[str] | None]] | None = None
     ) -> set[str] | None:  # fmt: skip
-        """Do what can be done, ``exclude`` for these. The jobs that it touched; None when there was nothing to do.
+        """Carry out all possible steps except for the pipelines in ``exclude``. Returns the jobs touched; None.
 
-        ``drive`` does it for one pipeline instead of :meth:`drive`.
+        Nothing to do.
+
+        ``drive`` replaces :meth:`drive`.
         """
         due = await self._store.read(partial(self._due, exclude=exclude))
         touched: set[str] = set()
@@ -88,7 +90,7 @@ class Pipelines:
         return touched if done else None
 
     async def drive(self, name: str) -> set[str] | None:
-        """The same for one pipeline: looked at beside the writer, which gets no more than some steps at once."""
+        """The same for one pipeline: plans outside the writer thread and writes a limited number of steps at once."""
         touched: set[str] = set()
         done, began_s = False, time.monotonic()
         for _ in range(MAX_BATCHES):
@@ -115,10 +117,10 @@ class Pipelines:
                 break
         return touched if done else None
 
-    # ------------------------------------------------------------ whom to look at
+    # ------------------------------------------------------------ which pipelines
 
     def _due(self, connection: Connection, exclude: Collection[str]) -> list[str]:
-        """The pipelines that something may have happened to since they were looked at, in turn."""
+        """The pipelines that something may have happened to since their last check, in order of their turns."""
         running = pipelines.list_running(connection)
         names = {name for name, _, _ in running}
         for memory in (self._specs, self._cacheable, self._idle, self._turns):
@@ -157,7 +159,7 @@ class Pipelines:
         )
 
     def _wake_waiting(self, seen: PipelineState, batch: Sequence[next_steps.Step]) -> None:
-        """What a stage has given may stand for a stage of another pipeline."""
+        """Wake idle pipelines that can reuse a result of these steps."""
         self._idle.pop(seen.record.id, None)
         given = {
             seen.stages[s.stage].fingerprint for s in batch if isinstance(s, next_steps.Settle) and s.phase in DONE
@@ -166,7 +168,7 @@ class Pipelines:
             if idle.tenant == seen.record.tenant and not given.isdisjoint(idle.wanted):
                 del self._idle[name]
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ planning
 
     def _plan_steps(self, connection: Connection, name: str) -> tuple[PipelineState | None, list[next_steps.Step]]:
         record = pipelines.get(connection, name)
@@ -187,18 +189,18 @@ class Pipelines:
         seen = PipelineState(record, self._specs[name], own, facts, earlier, job_statuses)
         return seen, sorted(
             seen.next(), key=lambda step: isinstance(step, next_steps.Start)
-        )  # what needs no room first
+        )  # steps that need no room for a job come first
 
 
 def _job_status(phase: str, then: str | None) -> JobStatus:
-    """As far as a pipeline is concerned: a job that waits, comes up, runs or starts over is under way."""
+    """A job's status as far as pipelines care: waiting, starting, running and restarting jobs are all in progress."""
     if phase == JobPhase.STOPPING and then != JobPhase.QUEUED:
         return str(phase), None if then is None else str(then)
     return (str(phase), None) if phase in ENDED else _IN_PROGRESS
 
 
 def job_fact(job: Job) -> JobFact:
-    """How far a stage's job is. A result that is stored counts: that its worker has gone is not waited for."""
+    """How far a stage's job is. A stored result counts as success before the worker has exited."""
     done = job.phase is JobPhase.STOPPING and job.then is JobPhase.SUCCEEDED and "value" in job.result
     end = job.phase.value if job.phase in ENDED else "succeeded" if done else None
     given = dict(job.result.get("value", {})) or dict(NO_VALUE)

@@ -1,4 +1,4 @@
-"""Pipelines that an unexpected error of our own stopped: set aside, told and failed in the end; the others go on."""
+"""Quarantines pipelines on an internal error: retries with back-off, then fails the pipeline; other pipelines go on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DOING = "advancing a pipeline"
 
 
 class PipelineQuarantine:
-    """The leader's: :class:`Pipelines`, each for itself when something goes wrong."""
+    """Runs on the leader: drives each pipeline of :class:`Pipelines` with its own error handling."""
 
     def __init__(self, inner: Pipelines, store: Store, clock: Callable[[], float]) -> None:
         self._inner, self._store, self._clock = inner, store, clock
         self._backoff = Backoff(clock)
 
     async def advance(self) -> set[str] | None:
-        """Do what can be done for all that are not aside. The jobs touched; None when there was nothing to do."""
+        """Carry out all possible steps of pipelines without back-off. Returns the jobs touched; None: nothing to do."""
         if self._backoff:
             self._backoff.retain(await self._inner.running())
         return await self._inner.advance(
@@ -59,7 +59,7 @@ class PipelineQuarantine:
 
 
 def _fail_pipeline(connection: Connection, pipeline: str, message: str, now_s: float) -> set[str]:
-    """End it as failed, with whatever it has on its way."""
+    """End the pipeline as failed and cancel its unfinished jobs."""
     touched: set[str] = set()
     for name, stage in pipelines.stages_of(connection, [pipeline])[pipeline].items():
         if stage.phase in OVER:

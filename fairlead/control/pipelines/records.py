@@ -1,4 +1,4 @@
-"""Pipelines and their stages as the store holds them."""
+"""Pipelines and their stages as stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUNNING = "running"
 
 @dataclass(frozen=True, slots=True)
 class PipelineRecord:
-    """One pipeline; how it was declared never changes."""
+    """One pipeline; its declaration never changes."""
 
     id: str
     tenant: str
@@ -50,5 +50,5 @@ class StageRecord:
 
     @property
     def state(self) -> StageState:
-        """What the next steps depend on."""
+        """The part on which the next steps depend."""
         return StageState(self.name, self.phase, self.job, self.message, self.rebuilds, self.fresh)

@@ -1,4 +1,4 @@
-"""Carries out the next steps of a pipeline within a transaction, as far as nobody was faster and there is room."""
+"""Carries out the next steps of a pipeline in one transaction, unless they are outdated or the tenant has no room."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from fairlead.pipelines.graph import PipelineSpec, stage_job
 from fairlead.pipelines.next_steps import DONE, JobFact, StagePhase
 
 NO_VALUE: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
-"""What a command gives."""
+"""The result of a command."""
 _NEWEST = 2**31 - 1
-"""No generation has a number as large."""
+"""Larger than any generation number."""
 LARGE_BYTES = 1 << 20
-"""Of a result: a smaller one is copied to another node sooner than anybody notices."""
+"""Results of at least this size attract the next stage to their node; smaller ones are copied quickly."""
 
 JobStatus = tuple[str, str | None]
-"""The phase of a job, and what comes then if it is ending."""
+"""The phase of a job, and the phase that follows if it is stopping."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """A pipeline with all that its next steps depend on."""
+    """A pipeline with everything that its next steps depend on."""
 
     record: PipelineRecord
     spec: PipelineSpec
     stages: Mapping[str, StageRecord]
     jobs: Mapping[str, JobFact]
-    earlier: Mapping[str, StageRecord]  # by stage: whose result may stand for it
+    earlier: Mapping[str, StageRecord]  # by stage: an earlier stage whose result can be reused
     job_statuses: Mapping[str, JobStatus]  # of the jobs of its active stages
 
     def next(self) -> list[next_steps.Step]:
@@ -53,13 +53,13 @@ class PipelineState:
 def carry_out(
     connection: Connection, seen: PipelineState, batch: Sequence[next_steps.Step], now_s: float
 ) -> tuple[set[str], bool, bool]:  # fmt: skip
-    """Carry out these steps within the transaction, as far as nobody was faster and the tenant has room for their jobs.
+    """Carry out these steps in the transaction, unless their stages changed or the tenant has no room for more jobs.
 
-    The jobs touched, whether anything was done, and whether there was no room for a job.
+    Returns the jobs touched, whether anything was done, and whether a job found no room.
     """
     record = pipelines.get(connection, seen.record.id)
     if record is None or (record.phase, record.cancelled_by) != (seen.record.phase, seen.record.cancelled_by):
-        return set(), True, False  # it is looked at once more
+        return set(), True, False  # planned anew
     names = {name for step in batch for name in _stages_in(step)}
     standing = pipelines.stage_states(connection, seen.record.id, names)
     room = job_room(connection, seen.record.tenant) if any(isinstance(step, next_steps.Start) for step in batch) else 0
@@ -94,20 +94,20 @@ def _stage_state(stage: StageRecord) -> tuple[str, str | None]:
 
 
 def job_room(connection: Connection, tenant: str) -> int:
-    """How many more jobs the tenant may have that run or wait."""
+    """How many more jobs of the tenant may run or wait."""
     own = tenants.get(connection, tenant)
     return 0 if own is None else job_room_left(connection, own)
 
 
 def _mark_waiting(connection: Connection, seen: PipelineState, name: str) -> None:
-    """It could start, but its tenant has as many jobs as it may."""
-    why = f"waits: tenant {seen.record.tenant} has as many jobs that run or wait as it may"
+    """Record that a stage waits because its tenant has as many jobs as it may have."""
+    why = f"waits: tenant {seen.record.tenant} has reached its limit of running and waiting jobs"
     if seen.stages[name].message != why:
         pipelines.update_stage(connection, seen.record.id, name, message=why)
 
 
 def _carry_out_step(connection: Connection, seen: PipelineState, step: next_steps.Step, now_s: float) -> set[str]:
-    """Carry out one step within the transaction; returns the jobs it touched."""
+    """Carry out one step in the transaction; returns the jobs it touched."""
     match step:
         case next_steps.Start(name):
             return _start(connection, seen, name, now_s)
@@ -147,11 +147,11 @@ def _start(connection: Connection, seen: PipelineState, name: str, now_s: float)
 
 
 def _nodes_with_inputs(connection: Connection, seen: PipelineState, given: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The nodes whose grids hold most of what a stage takes, where that is much: there it would rather run."""
+    """The nodes whose grids hold most of a stage's large inputs: it should run there."""
     sizes = {other: reference.get("bytes") for other, reference in given.items()}
     large = {other: size for other, size in sizes.items() if isinstance(size, int) and size >= LARGE_BYTES}
     marks = [seen.stages[other].fingerprint for other in large]
-    makers = pipelines.reusable_stages(connection, seen.record.tenant, marks)  # also of what was not run again
+    makers = pipelines.reusable_stages(connection, seen.record.tenant, marks)  # also for reused results
     held: Counter[str] = Counter()
     for other, size in large.items():
         maker = makers.get(seen.stages[other].fingerprint, seen.stages[other])
@@ -169,7 +169,7 @@ def _submit_job(
     tenant = tenants.get(connection, record.tenant)
     who = tokens.get(connection, record.submitted_by)
     if tenant is None or who is None:
-        raise FairleadError("whoever submitted the pipeline is not known any more", fix="run it again")
+        raise FairleadError("the pipeline's tenant or token was deleted", fix="run it again")
     spec = spec.model_copy(update={"tenant": record.tenant})
     document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
@@ -184,7 +184,7 @@ def _submit_job(
 
 
 def _resolve_command(command: list[str], given: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The words of a command, with plain results of other stages in their places."""
+    """The command's arguments with references replaced by plain results of other stages."""
 
     def word(reference: argument_refs.Reference) -> str:
         result = given[reference.stage]
@@ -194,7 +194,7 @@ def _resolve_command(command: list[str], given: Mapping[str, Mapping[str, Any]])
         try:
             return str(reference.part_of(result["plain"]))
         except (LookupError, TypeError):
-            raise FairleadError(f"there is no {reference}: {reference.stage} gave {result.get('shown')}",
+            raise FairleadError(f"there is no {reference}: the result of {reference.stage} is {result.get('shown')}",
                                 field="command", fix="look at what it returns") from None  # fmt: skip
 
     return [str(each) for each in argument_refs.resolve(command, word)]
@@ -204,7 +204,7 @@ def _reuse(connection: Connection, seen: PipelineState, name: str, now_s: float)
     earlier = seen.earlier[name]
     pipelines.update_stage(connection, seen.record.id, name, phase=StagePhase.CACHED, result=earlier.result, kept=False,
                            reused=earlier.pipeline, finished_s=now_s,
-                           message=f"not run again: code and inputs are those of {earlier.pipeline}")  # fmt: skip
+                           message=f"not run again: same code and inputs as in {earlier.pipeline}")  # fmt: skip
     _log_event(connection, seen, "stage-cached", f"{seen.record.id}: {name} is not run again", now_s, stage=name)
 
 
@@ -231,7 +231,7 @@ def _rebuild(connection: Connection, seen: PipelineState, name: str, for_stage: 
     pipelines.update_stage(connection, record.id, name, phase=StagePhase.WAITING, job=None, result=None, kept=False,
                            reused=None, rebuilds=stage.rebuilds + 1, fresh=True, message=None)  # fmt: skip
     pipelines.update_stage(connection, record.id, for_stage, phase=StagePhase.WAITING, job=None, message=None)
-    text = f"{record.id}: {name} is run anew for {for_stage}: what it gave is not in memory any more"
+    text = f"{record.id}: {name} runs again for {for_stage}: its result is no longer in memory"
     _log_event(connection, seen, "stage-rebuilt", text, now_s, stage=name)
 
 
