@@ -118,7 +118,7 @@ def test_a_tenant_has_no_more_jobs_at_once_than_it_may(beta: Team, admin: httpx.
     refused = submit("crowd-2")
     assert refused.status_code == 409 and "fairlead tenant update beta --jobs 2" in refused.text, refused.text
     asked = beta.member.post("/api/v1/jobs/dry-run", json={"name": "crowd", "command": ["true"]}).json()
-    assert not asked["admitted"] and "has 1 jobs that run or wait" in asked["reason"]["text"]
+    assert not asked["admitted"] and "has 1 running and waiting jobs" in asked["reason"]["text"]
     assert submit("crowd-1").json()["id"] == first.json()["id"], "who asks again gets what it had"
     assert admin.patch("/api/v1/tenants/beta", json={"policy": {"jobs": 10_000}}).status_code == 200
     second = submit("crowd-2")

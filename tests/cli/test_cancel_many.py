@@ -44,7 +44,7 @@ def test_all_that_fit_are_cancelled_at_once_and_counted(platform: Platform) -> N
 @pytest.mark.parametrize(("line", "said"), [
     ("cancel", "neither a job nor which jobs"), ("cancel some-job --all", "is one job, and the options mean many"),
     ("cancel some-job --state queued", "is one job"), ("cancel --label nonsense", "is not of the form name=value"),
-    ("cancel --state ended", "is no state of a job that can be cancelled"), ("cancel --dry-run", "neither a job"),
+    ("cancel --state ended", "is not a state in which a job can be cancelled"), ("cancel --dry-run", "neither a job"),
 ])  # fmt: skip
 def test_what_says_nothing_or_too_much_is_a_mistake(platform: Platform, line: str, said: str) -> None:
     done = platform.vision(*line.split(), code=2)

@@ -33,7 +33,7 @@ def test_a_secret_is_set_used_listed_and_removed(platform: Platform, tmp_path: P
     platform.vision("secret", "remove", "API_KEY")
     platform.vision("secret", "remove", "API_KEY", code=3)
     refused = platform.vision("submit", "job.yaml", cwd=tmp_path, code=2)
-    assert "secrets: API_KEY is no secret of vision" in refused.err and "fairlead secret set API_KEY" in refused.err
+    assert "secrets: API_KEY is not a secret of vision" in refused.err and "fairlead secret set API_KEY" in refused.err
 
 
 def test_a_value_comes_from_a_file_and_not_from_the_command_line(platform: Platform, tmp_path: Path) -> None:
@@ -51,4 +51,4 @@ def test_a_value_comes_from_a_file_and_not_from_the_command_line(platform: Platf
 def test_a_value_too_short_to_be_scrubbed_is_refused_with_the_reason(platform: Platform) -> None:
     done = piped(platform.vision, "abc\n", "secret", "set", "SHORT")
     assert done.returncode == 2
-    assert "value: is shorter than 4 characters, and could not be kept out of the logs" in done.stderr
+    assert "value: is shorter than 4 characters: too short to be redacted from logs" in done.stderr

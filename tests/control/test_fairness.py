@@ -44,7 +44,10 @@ def test_only_who_runs_the_platform_reads_names(db: Opened) -> None:
     [all_of_it] = [event for event in db.read(events.after, 0, 100) if event.tenant is None]
     assert "meek had 11% of what was due" in all_of_it.text and "within 30 minutes" in all_of_it.text
     assert all_of_it.facts["behind"] == {"meek": pytest.approx(1 / 9)} and all_of_it.facts["ahead"] == ["hog"]
-    for name, says in (("meek", "this tenant got 11% of its due: it is compensated"), ("hog", "it gets less until then")):
+    for name, says in (
+        ("meek", "this tenant got 11% of its due: it is compensated"),
+        ("hog", "it gets less until then"),
+    ):
         [own] = db.read(events.after, 0, 100, name)
         assert says in own.text
         others = LOW.keys() - {name}

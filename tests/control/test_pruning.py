@@ -230,7 +230,7 @@ def test_what_was_removed_is_told_as_removed(db: Opened, home: Home, pruner: Pru
     watching, who = Watching(db, home, job), made.token(Role.MEMBER)
     for ask in (watching.log(who, job.id, {}, None, 10), watching.metrics(who, job.id),
                 watching.artifact(who, job.id, "model")):  # fmt: skip
-        with pytest.raises(NotFound, match="were removed: their time was up") as caught:
+        with pytest.raises(NotFound, match="were removed: their retention time was over") as caught:
             run(ask)
         assert "--keep-" in str(caught.value.fix)
 

@@ -289,7 +289,7 @@ def test_a_tenant_has_no_more_running_pipelines_and_stages_than_it_may(
     monkeypatch.setattr(pipelining, "MAX_RUNNING", 2)
     flow = Flow(asked, {"a": {"command": ["a"]}})
     flow.again({"a": {"command": ["a"]}})
-    with pytest.raises(Refused, match="2 pipelines that run") as refused:
+    with pytest.raises(Refused, match="2 running pipelines") as refused:
         flow.again({"a": {"command": ["a"]}})
     assert "cancel some" in (refused.value.fix or "")
     monkeypatch.setattr(pipelining, "MAX_RUNNING", 100)

@@ -97,7 +97,7 @@ def test_a_tenant_has_only_so_many_jobs_that_run_or_wait(asked: Asked) -> None:
     tenant = asked.db.read(tenants.get, "vision")
     assert tenant is not None
     asked.db.read(require_job_room, tenant)
-    with pytest.raises(Refused, match="has 2 jobs that run or wait"):
+    with pytest.raises(Refused, match="has 2 running and waiting jobs"):
         asked.db.read(require_job_room, tenant, more=1)
     with pytest.raises(Refused, match="--jobs 4"):
         try:

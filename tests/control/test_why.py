@@ -163,7 +163,7 @@ def test_a_forecast_without_an_answer_says_so_in_one_line(full: Asked) -> None:
     answer = full.ask(full.platform.why(full.eve, "then", forecast=True))
     assert answer.unforeseen == "looking ahead took more than 10 s of computing" and answer.reason.text
     rehearsed = full.ask(full.platform.dry_run(full.ann, parse_job(COMMAND)))
-    assert rehearsed.admitted and rehearsed.reason.text.endswith("is not known: " + answer.unforeseen)
+    assert rehearsed.admitted and rehearsed.reason.text.endswith("cannot be predicted: " + answer.unforeseen)
 
 
 def test_a_promise_without_an_answer_is_refused_if_it_is_strict_and_taken_without_a_word_else(asked: Asked) -> None:
@@ -172,7 +172,7 @@ def test_a_promise_without_an_answer_is_refused_if_it_is_strict_and_taken_withou
     taken, created = asked.ask(asked.platform.submit(asked.ann, parse_job(deadline), None))
     assert created and taken.promise is None
     strict = {**deadline, "sla": {"deadline": "1h", "strict": True}}
-    with pytest.raises(Unavailable, match="not found out: looking ahead took more than 10 s"):
+    with pytest.raises(Unavailable, match="can be kept: looking ahead took more than 10 s"):
         asked.ask(asked.platform.submit(asked.ann, parse_job(strict), None))
 
 

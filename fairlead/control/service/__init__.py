@@ -1,4 +1,4 @@
-"""The control plane's verbs: what its doors may ask, each scoped to the one who asks."""
+"""The control plane's operations, scoped to the caller. API, CLI and SDK call them."""
 
 from fairlead.control.service.platform import Platform
 

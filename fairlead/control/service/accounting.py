@@ -1,4 +1,4 @@
-"""Accounts: what was used by whom, who did what, and what was refused."""
+"""Usage breakdowns, the audit log, and records of refused requests."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fairlead.views.jobs import AuditView, UsageLine, UsageView
 
 HOUR_S = 3600.0
 MAX_KEYS = 6
-MAX_PLACE_CHARS = 200  # characters of an address that are noted
+MAX_PLACE_CHARS = 200  # recorded length of a refused request's path
 
 
 class AccountVerbs(Verbs):
-    """How the platform team, and each tenant for itself, looks back."""
+    """Usage and audit queries for the platform team and for each tenant."""
 
     async def usage(
         self, who: Token, by: Sequence[str], since_s: float, until_s: float, tenant: str | None, limit: int
     ) -> UsageView:
-        """Device hours, cpu hours and jobs from the ledger, broken down; a tenant sees its own only."""
+        """Device hours, CPU hours and jobs from the ledger, broken down; a tenant sees only its own."""
         keys = _keys(by)
         if until_s <= since_s:
             raise InvalidSpec("is not before until_s", field="since_s", value=since_s, fix="ask for an earlier one")
@@ -49,7 +49,10 @@ class AccountVerbs(Verbs):
         return await self._read(work)
 
     async def audit(self, who: Token, after: int, limit: int, wanted: audit.AuditFilter = audit.ALL) -> list[AuditView]:
-        """Who did what, oldest first; negative ``after``: that many of the newest. A tenant-admin sees its tenant's."""
+        """Audit entries, oldest first; negative ``after``: that many of the newest.
+
+        Tenant admins see only their tenant's.
+        """
         require(who, Role.TENANT_ADMIN, "read the audit log")
         own = scope(who)
         if own is not None and wanted.tenant not in (None, own):
@@ -66,7 +69,7 @@ class AccountVerbs(Verbs):
         return await self._read(work)
 
     async def refused(self, who: Token, deed: str, place: str, error: FairleadError) -> None:
-        """Note that somebody tried what they may not; of one token the same deed at most once a minute."""
+        """Record a forbidden request; the same one of a token at most once a minute."""
         if not self._core.audit_throttle.due(who.id, f"refused {deed}", self._core.clock()):
             return
         detail = {"role": str(who.role), "why": error.message}

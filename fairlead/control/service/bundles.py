@@ -1,4 +1,4 @@
-"""Code bundles on their way in: each is what its digest says, and a tenant's have room together, not one by one."""
+"""Receives code bundles: checks each against its digest and enforces the tenant's space limit."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from fairlead.units import shown_size
 
 
 class BundleVerbs(Verbs):
-    """How code comes in."""
+    """Uploads of code."""
 
     bundle_limit_bytes: int = 256 * 1024 * 1024
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        self._arriving: Counter[str] = Counter()  # bytes by tenant: uploads that never end fill the disk as well
+        self._arriving: Counter[str] = Counter()  # bytes by tenant of unfinished uploads, which fill the disk as well
 
     async def has_bundle(self, who: Token, digest: str, tenant: str | None) -> bool:
-        """Whether this tenant has uploaded this code before, and nobody deleted it since."""
+        """True if the tenant has uploaded this code and it still exists."""
         name = acting_for(who, tenant)
         known = await self._read(lambda connection: bundles.exists_for(connection, name, digest))
         return known and self._core.home.bundle(name, digest).exists()
 
     async def put_bundle(self, who: Token, digest: str, stream: AsyncIterator[bytes], tenant: str | None) -> None:
-        """Keep the packed code if it is what its digest says; half an upload leaves nothing."""
+        """Store the packed code if it matches its digest; a partial upload leaves nothing."""
         require(who, Role.MEMBER, "upload code")
         name = acting_for(who, tenant)
         room = await self._read(lambda connection: _room(connection, name, digest))
@@ -51,8 +51,8 @@ class BundleVerbs(Verbs):
         def work(connection: Connection) -> None:
             known = bundles.exists_for(connection, name, digest)
             if not known:
-                _room(connection, name, digest).check(size)  # others may have come meanwhile
-            part.replace(target)  # where nobody prunes at the same time
+                _room(connection, name, digest).check(size)  # other uploads may have finished meanwhile
+            part.replace(target)  # in the writer thread, where no pruning runs
             bundles.add(connection, name, digest, size, now_s)
             if not known:
                 self._audit(connection, who, "bundle.put", digest, tenant=name, size_bytes=size)
@@ -63,13 +63,13 @@ class BundleVerbs(Verbs):
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise Unavailable("the platform's disk is full, so it can take no code in", field="bundle",
-                              fix="try again later, or ask an administrator to make room") from None  # fmt: skip
+            raise Unavailable("the platform's disk is full: it cannot store code", field="bundle",
+                              fix="try again later, or ask an administrator to free some space") from None  # fmt: skip
         finally:
             part.unlink(missing_ok=True)
 
     async def _receive(self, part: Path, digest: str, stream: AsyncIterator[bytes], room: _Room) -> int:
-        """Write what comes into the file, and return its size if it is what was announced."""
+        """Write the stream to the file; returns its size if it matches the digest."""
         hasher, size = hashlib.sha256(), 0
         try:
             with part.open("wb") as file:
@@ -83,7 +83,7 @@ class BundleVerbs(Verbs):
                     hasher.update(chunk)
                     file.write(chunk)
                 file.flush()
-                await asyncio.to_thread(os.fsync, file.fileno())  # of a large one it takes longer than a lease
+                await asyncio.to_thread(os.fsync, file.fileno())  # for a large file fsync takes longer than the lease
         finally:
             self._arriving[room.tenant] -= size
         if digest != f"sha256:{hasher.hexdigest()}":
@@ -94,7 +94,7 @@ class BundleVerbs(Verbs):
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What a tenant's code may take, all bundles together: as much as one of its jobs."""
+    """Space for a tenant's code: all bundles together may take as much as one of its jobs."""
 
     tenant: str
     held_bytes: int

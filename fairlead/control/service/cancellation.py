@@ -1,4 +1,4 @@
-"""Cancelling many jobs at once: all that fit, of a tenant its own only, in one transaction."""
+"""Cancels all jobs that match a filter in one transaction; tenants only their own."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fairlead.control.store.cancellations import CancelFilter, MatchedJob
 from fairlead.errors import InvalidSpec
 from fairlead.views.jobs import CancelledView
 
-MAX_NAMED = 100  # ids in an answer
-MAX_AUDITED = 20  # and in an entry of the audit
+MAX_NAMED = 100  # job ids in the response
+MAX_AUDITED = 20  # job ids in an audit entry
 
 
 class CancelVerbs(Verbs):
-    """How much work is taken back at once."""
+    """Bulk cancellation."""
 
     async def cancel_jobs(
         self, who: Token, *, tenant: str | None, state: str | None, name: str | None, labels: Mapping[str, str],
         dry_run: bool,
     ) -> CancelledView:  # fmt: skip
-        """Cancel all jobs that fit everything that is said, or only count them."""
+        """Cancel all jobs that match every given condition, or only count them."""
         require(who, Role.MEMBER, "cancel jobs")
         whose = scope(who) if tenant is None else acting_for(who, tenant)
         if any('"' in key or "\\" in key for key in labels):
-            raise InvalidSpec("a key with a quote or a backslash cannot be asked for", field="labels",
+            raise InvalidSpec("a label with a quote or a backslash cannot be searched for", field="labels",
                               fix="name the jobs, or use another label")  # fmt: skip
         meant = CancelFilter(whose, _phases(state), name, labels)
         now_s = self._core.clock()
@@ -62,7 +62,7 @@ class CancelVerbs(Verbs):
 
 
 def _phases(state: str | None) -> list[JobPhase]:
-    """Phases of jobs that can be cancelled."""
+    """The requested phases, all of which can be cancelled."""
     active = [phase for phase in JobPhase if phase not in ENDED]
     if state in (None, "active"):
         return active
@@ -71,12 +71,12 @@ def _phases(state: str | None) -> list[JobPhase]:
     except ValueError:
         wanted = []
     if not wanted or not set(wanted) <= set(active):
-        raise InvalidSpec(f"{state!r} is no state of a job that can be cancelled", field="state", value=state,
+        raise InvalidSpec(f"{state!r} is not a state in which a job can be cancelled", field="state", value=state,
                           fix=f"use some of {', '.join(active)}, or active")  # fmt: skip
     return wanted
 
 
 def _filter_fields(meant: CancelFilter) -> dict[str, object]:
-    """What was asked for, for the audit."""
+    """The filter for the audit log."""
     said: dict[str, object] = {"state": ",".join(meant.phases), "name": meant.name, "labels": dict(meant.labels)}
     return {key: value for key, value in said.items() if value}

@@ -1,4 +1,4 @@
-"""The cluster itself: nodes, the report, health and metrics, and ending it all."""
+"""Nodes, the report, health, metrics, and shutting the platform down."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fairlead.errors import NotFound
 from fairlead.views.jobs import NodeView
 from fairlead.views.reports import Report
 
-REPORT_JOBS = 1000  # the newest ones; older ones are in the ledger
-REPORT_S = 24 * 3600.0  # the report is about the last day
+REPORT_JOBS = 1000  # the newest jobs; older usage is in the ledger
+REPORT_S = 24 * 3600.0  # the report covers the last day
 
 NodeAction = Literal["cordon", "uncordon", "drain"]
 _STATES: dict[NodeAction, NodeState] = {
@@ -32,7 +32,7 @@ _STATES: dict[NodeAction, NodeState] = {
 
 
 class ClusterVerbs(Verbs):
-    """How the platform team looks at the whole."""
+    """Operations on the whole cluster."""
 
     async def nodes(self, who: Token) -> list[NodeView]:
         """All nodes; a tenant sees its own jobs on them."""
@@ -40,7 +40,7 @@ class ClusterVerbs(Verbs):
         return visible_nodes(self._core.controller, {job.id: job.tenant for job in found}, scope(who))
 
     async def node_action(self, who: Token, name: str, action: NodeAction) -> NodeView:
-        """Cordon: nothing new; drain: what runs moves away; uncordon: back to work."""
+        """Cordon: start nothing new here; drain: move running jobs away; uncordon: use the node again."""
         require(who, Role.ADMIN, f"{action} nodes")
         if name not in self._core.controller.nodes:
             raise NotFound(f"{name!r}: no such node", field="node", value=name, fix="see fairlead nodes")
@@ -57,7 +57,7 @@ class ClusterVerbs(Verbs):
         return next(view for view in await self.nodes(who) if view.name == name)
 
     async def report(self, who: Token) -> Report:
-        """The figures of REQUIREMENTS for the last day; a tenant sees its own lines."""
+        """The figures of REQUIREMENTS for the last day; a tenant sees only its own."""
         now_s = self._core.clock()
         there = list(self._core.controller.nodes.values())
         capacity = total(node.capacity for node in there)
@@ -84,7 +84,7 @@ class ClusterVerbs(Verbs):
         return await self._read(work)
 
     async def health(self) -> dict[str, Any]:
-        """Whether it works; while the store does not answer, what runs goes on, but nothing new is taken."""
+        """Health status; while the store is unavailable, running jobs go on and new ones are refused."""
         store = self._core.store
         state = {"status": "ok", "leader": store.epoch is not None, "version": __version__}
         return (
@@ -94,11 +94,11 @@ class ClusterVerbs(Verbs):
         )
 
     async def prometheus(self) -> bytes:
-        """The platform in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return await self._core.scraper.exposition()
 
     async def shutdown(self, who: Token) -> None:
-        """End the platform with all that runs on it; jobs on their way go on when it is started again."""
+        """Stop the platform and everything on it; active jobs go on after the next start."""
         require(who, Role.ADMIN, "end the platform")
         await self._write(lambda connection: self._audit(connection, who, "platform.shutdown", "platform"))
         self._core.stop()

@@ -1,4 +1,4 @@
-"""What all verbs share: the store, the controller, the home folder and the clock."""
+"""What all operations share: store, controller, home, clock, forecasts and the audit throttle."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from fairlead.scheduling.state import ClusterState, JobState
 
 T = TypeVar("T")
 
-AUDIT_EVERY_S = 60.0  # what one token does again and again, such as to log in or to be refused, is audited so often
+AUDIT_EVERY_S = 60.0  # repeated actions of one token (logins, refusals) are audited this often
 
 
 @dataclass
 class Core:
-    """The parts behind the verbs."""
+    """The parts behind the operations."""
 
     store: Store
     controller: Controller
@@ -43,25 +43,25 @@ class Core:
     stop: Callable[[], None]  # ends the platform
     started_s: float
     scraper: Scraper
-    foresight: Foresight = field(default_factory=Foresight)  # for whoever asks
-    promises: Foresight = field(default_factory=lambda: Foresight(PlannerProcess(PROMISES)))  # for those who submit
+    foresight: Foresight = field(default_factory=Foresight)  # for queries
+    promises: Foresight = field(default_factory=lambda: Foresight(PlannerProcess(PROMISES)))  # for submissions
     ring: EventRing = field(default_factory=EventRing)
     audit_throttle: AuditThrottle = field(default_factory=lambda: AuditThrottle(AUDIT_EVERY_S))
-    next_promise_check_s: float = 0.0  # not before this does a deep queue let another promise be looked at
+    next_promise_check_s: float = 0.0  # with a deep queue, the next promise is checked after this
 
     def __post_init__(self) -> None:
         self.forecasts = Forecasts(self.foresight)
 
 
 class AuditThrottle:
-    """What is noted of one token once in so many seconds: who repeats itself shall not fill the store."""
+    """Limits audit entries of repeated actions, so that one token cannot fill the store."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._noted_s: dict[tuple[str, str], float] = {}
 
     def due(self, token: str, deed: str, now_s: float) -> bool:
-        """Whether this deed of a token is to be noted; if so, it is not again for a while."""
+        """True if this action of a token is to be recorded now; then it is not due again for a while."""
         if now_s - self._noted_s.get((token, deed), -self._every_s) < self._every_s:
             return False
         fresh = {key: noted_s for key, noted_s in self._noted_s.items() if now_s - noted_s < self._every_s}
@@ -70,7 +70,7 @@ class AuditThrottle:
 
 
 class Verbs:
-    """Base of a group of verbs."""
+    """Base class of a group of operations."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -82,7 +82,7 @@ class Verbs:
         return await self._core.store.write(work)
 
     async def _find(self, who: Token, ref: str) -> tuple[Job, list[Generation]]:
-        """The job that the reference means to this token, with its live generations."""
+        """The job that the reference means for this token, with its live generations."""
 
         def work(connection: Connection) -> tuple[Job, list[Generation]]:
             job = jobs.find(connection, ref, scope(who))
@@ -91,7 +91,7 @@ class Verbs:
         return await self._read(work)
 
     async def _expected_starts(self) -> Mapping[str, float]:
-        """When the jobs that wait may expect to start; empty while none does."""
+        """Expected start times of waiting jobs; empty while none waits."""
         outlook = self._core.controller.last_round
         if not outlook.holds:
             return {}
@@ -99,12 +99,12 @@ class Verbs:
         return await self._core.forecasts.starts(waiting, outlook.decided_s, now_s, self._recent_state)
 
     async def _recent_state(self) -> ClusterState:
-        """What the policy would decide by; where there are many jobs, what it decided by in the last round."""
+        """The state for decisions now; with many jobs, the state of the last round."""
         last = self._core.controller.last_round.cluster
         return last if last is not None and len(last.jobs) > MAX_JOBS_TO_WAIT else await self._current_state()
 
     async def _current_state(self) -> ClusterState:
-        """What the policy would decide by if it were asked now."""
+        """The state by which the policy would decide now."""
         controller, now_s = self._core.controller, self._core.clock()
         found = await read_state(
             self._core.store, now_s, controller.nodes, controller.gang_registry, frozenset(),
@@ -116,7 +116,7 @@ class Verbs:
     async def _forecast_admission(
         self, state: ClusterState, job: JobState, tenant: str | None, *, strict: bool = False
     ) -> Answer:
-        """What becomes of this job, in words for this tenant; :class:`RateLimited` for one question too many."""
+        """Predict what becomes of this job, in text for this tenant; :class:`RateLimited` for too many questions."""
         try:
             return await self._core.foresight.admission(state, job, tenant, strict=strict)
         except TooMany as error:
@@ -126,13 +126,13 @@ class Verbs:
         self, connection: Connection, who: Token, action: str, target: str, *, tenant: str | None = None,
         **detail: object,
     ) -> None:  # fmt: skip
-        """Write down who did what; ``tenant`` is whose things it is about, if not the asking one's own."""
+        """Record who did what; ``tenant`` is whose resources it is about, if not the caller's own."""
         audit.append(connection, time_s=self._core.clock(), actor=who.id, action=action, target=target, detail=detail,
                      tenant=tenant or who.tenant)  # fmt: skip
 
 
 def tenant_named(connection: Connection, name: str) -> Tenant:
-    """The tenant of this name; raises NotFound where there is none."""
+    """The tenant of this name; raises NotFound without one."""
     tenant = tenants.get(connection, name)
     if tenant is None:
         raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name,

@@ -1,4 +1,4 @@
-"""Data sets and lineage: what versions there are, what a result came from, and running a job once more."""
+"""Data sets and lineage: lists versions, shows what a result came from, and reruns a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairlead.views.datasets import DataSetDetail, DataSetView, InputView, Linea
 
 
 class DataVerbs(SubmissionVerbs):
-    """How people see what they trained on, and make the same again."""
+    """Operations on data sets, lineage and reruns."""
 
     async def datasets(self, who: Token, tenant: str | None) -> list[DataSetView]:
         """The newest version of each data set that this token may see."""
@@ -34,7 +34,7 @@ class DataVerbs(SubmissionVerbs):
         return [self._view(each) for each in await self._read(work)]
 
     async def dataset(self, who: Token, name: str, version: str | None, tenant: str | None) -> DataSetDetail:
-        """One version (the newest, if none is named) with its manifest, its siblings, and who read them."""
+        """One version (default: the newest) with its manifest, its siblings, and the jobs that read them."""
         owner = acting_for(who, tenant)
 
         def work(connection: Connection) -> DataSetDetail:
@@ -50,7 +50,7 @@ class DataVerbs(SubmissionVerbs):
         return await self._read(work)
 
     async def drop_dataset(self, who: Token, name: str, version: str | None, tenant: str | None) -> list[DataSetView]:
-        """Forget a version, or all of them. What was trained on it stays, and says what it was trained on."""
+        """Delete a version, or all of them. Jobs trained on it stay and keep their lineage."""
         require(who, Role.MEMBER, "drop data sets")
         owner, now_s = acting_for(who, tenant), self._core.clock()
 
@@ -85,7 +85,7 @@ class DataVerbs(SubmissionVerbs):
     # ------------------------------------------------------------ lineage
 
     async def lineage(self, who: Token, ref: str) -> LineageView:
-        """From data and code over the run to the weights, as far as it is known."""
+        """Data, code, run and weights of a job, as far as known."""
 
         def work(connection: Connection) -> LineageView:
             job = jobs.find(connection, ref, scope(who))
@@ -101,7 +101,7 @@ class DataVerbs(SubmissionVerbs):
         return await self._read(work)
 
     async def rerun(self, who: Token, ref: str, key: str | None) -> RerunView:
-        """Hand the same in once more: code, parameters, seed, versions of data, and what can be kept of its course."""
+        """Submit the job again: same code, parameters, seed and data versions, and if possible the same course."""
         require(who, Role.MEMBER, "submit jobs")
 
         def work(connection: Connection) -> tuple[Job, dict[str, Any], Repeat, ReportedOrigin | None]:
@@ -109,7 +109,7 @@ class DataVerbs(SubmissionVerbs):
             spec, said = jobs.stored_spec(connection, job.id), _reported(lineage.get(connection, job.id))
             code = spec.get("code")
             if code is not None and not bundles.exists_for(connection, job.tenant, code):
-                raise NotFound(f"the code of {job.id} was removed since", field="code", value=code,
+                raise NotFound(f"the code of {job.id} was removed", field="code", value=code,
                                fix="submit its folder again: fairlead submit")  # fmt: skip
             read = [(each.name, each.version) for each in said.data] if said is not None else []
             data = [f"{name}@{version}" for name, version in read or lineage.inputs(connection, job.id)]
@@ -118,10 +118,10 @@ class DataVerbs(SubmissionVerbs):
 
         job, written, repeat, said = await self._read(work)
         if not job.training:
-            raise Refused(f"{job.id} is a command, of which nothing is known that could be repeated",
+            raise Refused(f"{job.id} is a command: its course is not recorded and cannot be repeated",
                           fix="submit it again")  # fmt: skip
         sla = written.get("sla", {})
-        if not str(sla.get("deadline", "P")).startswith("P"):  # a moment that may be past, not a time from now
+        if not str(sla.get("deadline", "P")).startswith("P"):  # a fixed time, which may be past, not a duration
             written["sla"] = {name: value for name, value in sla.items() if name != "deadline"}
         if repeat.workers is not None:
             written["workers"] = {"min": repeat.workers, "max": repeat.workers}
@@ -140,7 +140,7 @@ def _reported(origin: Lineage | None) -> ReportedOrigin | None:
 
 
 def _inputs(connection: Connection, job: Job, said: ReportedOrigin | None) -> list[InputView]:
-    """What it read: as its worker said, or while it runs as it was handed to it."""
+    """What the job read: as its worker reported, or, while it runs, as it was given."""
     told = {(each.name, each.version): each for each in (said.data if said is not None else ())}
     found = []
     for name, version in sorted({*told, *lineage.inputs(connection, job.id)}):

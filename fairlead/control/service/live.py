@@ -1,4 +1,4 @@
-"""What moves without being an event: progress of jobs, use of nodes, shares over time."""
+"""Live values that are not events: job progress, node use, shares over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairlead.views.reports import SharesView
 
 BEAT_S = 1.0
 IN_FLIGHT = [phase for phase in JobPhase if phase not in ENDED and phase is not JobPhase.QUEUED]
-MAX_JOBS = 1000  # jobs that hold devices at the same time, of which a beat tells
+MAX_JOBS = 1000  # jobs with devices in one beat
 _OF_JOB = ("step", "total_steps", "epoch", "loss", "samples_per_s", "generation", "recoveries", "preemptions",
            "resizes")  # fmt: skip
 _OF_NODE = {"state", "devices_used", "cpu_fraction", "memory_used_bytes", "isolation", "jobs", "slots", "warm",
@@ -33,17 +33,17 @@ Beat = dict[str, Any]
 
 
 class LiveVerbs(Verbs):
-    """What a page shows that is never still."""
+    """Values that the web page refreshes continuously."""
 
     _read_lock: asyncio.Lock
     _last_read: tuple[float, list[Job]] = (0.0, [])
     _beats: dict[str | None, tuple[float, Beat]]
 
     async def beat(self, who: Token) -> Beat:
-        """Jobs that hold devices and all nodes, each with the fields that move; and when was last decided.
+        """Changing fields of all running jobs and nodes, and the time of the last round.
 
-        The fields are named as in a job's and a node's view, so that who has those may lay these over them. All who
-        see the same get the very same value, as long as it is young.
+        Fields are named as in the views of jobs and nodes, so clients can merge them. All callers of one scope share
+        the same value while it is fresh.
         """
         tenant, now_s = scope(who), self._core.clock()
         made_s, beat = self._beats.get(tenant, (0.0, {}))
@@ -64,7 +64,7 @@ class LiveVerbs(Verbs):
         }
 
     async def _in_flight(self) -> Sequence[Job]:
-        """Read once for all who listen."""
+        """Jobs with devices, read once for all callers."""
         async with self._read_lock:
             taken_s, found = self._last_read
             if abs(self._core.clock() - taken_s) >= 0.8 * BEAT_S:
@@ -73,7 +73,7 @@ class LiveVerbs(Verbs):
             return found
 
     async def shares(self, who: Token, window_s: float, points: int) -> SharesView:
-        """Devices held and entitled to over time; a tenant sees its own line."""
+        """Devices held and entitled over time; a tenant sees its own line."""
         now_s = self._core.clock()
         window = Window(now_s - window_s, now_s, points)
         devices = sum(node.devices for node in self._core.controller.nodes.values())
@@ -95,19 +95,19 @@ class LiveVerbs(Verbs):
 
 
 def visible_nodes(controller: Controller, tenant_of: Mapping[str, str], tenant: str | None) -> list[NodeView]:
-    """The nodes as this tenant may see them; None: as they are."""
+    """The nodes as this tenant may see them; None: unredacted."""
     known, facts = controller.gang_registry.workers, controller.backend.facts()
     return node_views(controller.nodes, known, controller.telemetry, facts, tenant_of, tenant)
 
 
 def jobs_in_flight(connection: Connection) -> list[Job]:
-    """The jobs that hold devices, or are about to."""
+    """The jobs that hold devices or are about to."""
     found, _, _ = jobs.page(connection, phases=IN_FLIGHT, limit=MAX_JOBS)
     return found
 
 
 def unmetered_usage(connection: Connection, now_s: float) -> list[Usage]:
-    """What runs now and is not in the ledger yet, as the lines that it will be."""
+    """Usage of running gangs that is not in the ledger yet, as ledger lines."""
     owners = {job.id: job for job in jobs_in_flight(connection)}
     lines = []
     for job, live in generations.live_by_job(connection, owners.keys()).items():

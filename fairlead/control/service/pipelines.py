@@ -1,4 +1,4 @@
-"""Pipelines: taking them in, looking at them, taking them back."""
+"""Runs, lists, shows and cancels pipelines."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from fairlead.views.pipelines import PipelineDetail, PipelinePage, PipelineView,
 
 MAX_KEY_LENGTH = 255
 MAX_RUNNING = 100
-"""Pipelines of one tenant that have not ended."""
+"""Unfinished pipelines per tenant."""
 
 
 class PipelineVerbs(SubmissionVerbs):
-    """How graphs of stages come in and are followed."""
+    """Operations on pipelines."""
 
     async def run_pipeline(self, who: Token, spec: PipelineSpec, key: str | None) -> tuple[PipelineDetail, bool]:
         """The pipeline, durable before this returns, and whether it is new; the same key twice is one pipeline."""
@@ -54,7 +54,7 @@ class PipelineVerbs(SubmissionVerbs):
         new_id = jobs.new_id(spec.name)
 
         def look(connection: Connection) -> tuple[PipelineRecord, list[StageRecord]]:
-            """All that takes long, beside the writer: what is stored then is made already."""
+            """Prepare everything slow outside the writer thread."""
             tenant = tenant_named(connection, owner)
             exact = _pinned(connection, spec, owner)
             document = exact.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -62,7 +62,7 @@ class PipelineVerbs(SubmissionVerbs):
             marks = fingerprints(
                 exact, {each.name: each.version for each in datasets.newest_versions(connection, owner)}
             )
-            if not pipelines.key_exists(connection, owner, key):  # who asks again gets what there is
+            if not pipelines.key_exists(connection, owner, key):  # a repeated request returns the stored pipeline
                 self._check_stages(connection, spec, tenant, who, now_s)
             return made, [StageRecord(made.id, name, owner, marks[name]) for name in sorted(spec.stages)]
 
@@ -91,7 +91,7 @@ class PipelineVerbs(SubmissionVerbs):
     def _check_stages(
         self, connection: Connection, spec: PipelineSpec, tenant: Tenant, who: Token, now_s: float
     ) -> None:
-        """Refuse the whole at once if a stage of it could never run."""
+        """Refuse the whole pipeline if one of its stages can never run."""
         for name in sorted(spec.stages):
             job = stage_job(spec, name, spec.name, {})
             try:
@@ -120,7 +120,7 @@ class PipelineVerbs(SubmissionVerbs):
         return await self._read(lambda connection: _detail(connection, pipelines.find(connection, ref, scope(who))))
 
     async def cancel_pipeline(self, who: Token, ref: str) -> PipelineDetail:
-        """Start nothing more of it, and end what runs."""
+        """Start no more stages and stop the running ones."""
         require(who, Role.MEMBER, "cancel pipelines")
         now_s = self._core.clock()
 
@@ -141,11 +141,11 @@ class PipelineVerbs(SubmissionVerbs):
 
 
 def _require_pipeline_room(connection: Connection, tenant: Tenant) -> None:
-    """Refuse what is one pipeline too many, with it counted already: each of its stages becomes a job in time."""
+    """Refuse one pipeline too many (it is counted already): each of its stages becomes a job."""
     running, stages = pipelines.count_unfinished(connection, tenant.name)
     fix = "wait for some to end, or cancel some: fairlead pipeline list"
     if running > MAX_RUNNING:
-        raise Refused(f"tenant {tenant.name} has {MAX_RUNNING} pipelines that run, and more are not allowed", fix=fix)
+        raise Refused(f"tenant {tenant.name} has {MAX_RUNNING} running pipelines, the most that are allowed", fix=fix)
     allowed = jobs_allowed(tenant)
     if stages > allowed and running > 1:
         raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"
@@ -155,9 +155,9 @@ def _require_pipeline_room(connection: Connection, tenant: Tenant) -> None:
 
 
 def _pinned(connection: Connection, spec: PipelineSpec, tenant: str) -> PipelineSpec:
-    """With the versions of its data sets that are meant now, for all that its stages do with them later.
+    """The spec with the current versions of its data sets, for everything its stages do later.
 
-    What is not there yet may be loaded by a stage before: then nothing is known that an earlier result could stand for.
+    A data set that does not exist yet may be loaded by an earlier stage: then no earlier result can be reused.
     """
     stages = {}
     for name, stage in spec.stages.items():
@@ -170,9 +170,9 @@ def _pinned(connection: Connection, spec: PipelineSpec, tenant: str) -> Pipeline
 
 
 def _active_jobs(connection: Connection, own: Mapping[str, StageRecord]) -> dict[str, Job]:
-    """By stage, of those that are on their way."""
-    on_their_way = {n: s.job for n, s in own.items() if s.phase is StagePhase.ACTIVE and s.job is not None}
-    found = {name: jobs.get(connection, job) for name, job in on_their_way.items()}
+    """Jobs of the active stages, by stage."""
+    active = {n: s.job for n, s in own.items() if s.phase is StagePhase.ACTIVE and s.job is not None}
+    found = {name: jobs.get(connection, job) for name, job in active.items()}
     return {name: job for name, job in found.items() if job is not None}
 
 
@@ -196,14 +196,14 @@ def _facts(record: PipelineRecord, own: Mapping[str, StageRecord], runs: Mapping
 
 
 def _state(stage: StageRecord, job: Job | None) -> str:
-    """While it is on its way, what its job is."""
+    """The state shown for a stage: while active, its job's."""
     if stage.phase is not StagePhase.ACTIVE:
         return stage.phase.value
     return "running" if job is None else job.phase.value
 
 
 def _started_s(stage: StageRecord, job: Job | None) -> float | None:
-    """Since when it runs, or ran; one that is over so soon that nobody saw it run began when it was handed in."""
+    """When it started running; a stage that ended before it was seen running started when it was submitted."""
     if job is not None and job.started_s is not None:
         return job.started_s
     return stage.started_s if job is None or stage.phase is StagePhase.SUCCEEDED else None
@@ -223,7 +223,7 @@ def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView
 
 
 def _gave(result: object) -> dict[str, Any]:
-    """What is told of a stage's result: the word of a tenant's code, so that whatever is stored can be shown."""
+    """The shown parts of a stage's result. Tenant code wrote it, so invalid values are dropped."""
     if not isinstance(result, Mapping):
         return {}
     shown, size, plain = result.get("shown"), result.get("bytes"), result.get("plain")

@@ -1,4 +1,4 @@
-"""All verbs together: the object behind the API."""
+"""Combines all operations into the object behind the API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Platform(
     PipelineVerbs, DataVerbs, BundleVerbs, AccountVerbs, SecretVerbs, QueryVerbs, TenantVerbs, SessionVerbs,
     ReasonVerbs, ClusterVerbs, LiveVerbs, WhatIfVerbs, CancelVerbs,
 ):  # fmt: skip
-    """The platform as its doors see it."""
+    """The platform as API, CLI and SDK see it."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)

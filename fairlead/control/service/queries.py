@@ -1,4 +1,4 @@
-"""Watching: jobs, metrics, logs, results and events."""
+"""Reads jobs, metrics, logs, results and events."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fairlead.control.store import events, generations, jobs, ledger, metrics, r
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
 from fairlead.views.jobs import EventView, JobDetail, MetricsView, Page, ResultView
 
-MAX_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
+MAX_ARTIFACTS = 10_000  # listed per result; a job may leave a million
 _PART_NAMES = {"logs": "logs", "output": "results"}
-FEED_BATCH = 100  # events that one follower is handed at once
+FEED_BATCH = 100  # events per batch for a follower
 
 Read = Callable[[Callable[[Connection], list[RenderedEvent]]], Awaitable[list[RenderedEvent]]]
 
 
 class QueryVerbs(Verbs):
-    """How people follow what they handed in."""
+    """Read operations on jobs."""
 
     _log_tails: LogTails | None = None
 
@@ -89,7 +89,7 @@ class QueryVerbs(Verbs):
         return await self._read(work)
 
     async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView:
-        """The history per step, or thinned out to about so many points."""
+        """The metric history by step, or downsampled to about ``points``."""
         job, _ = await self._find(who, ref)
         steps = await self._read(lambda connection: metrics.history(connection, job.id, points))
         if not steps and job.step and job.phase in ENDED:
@@ -97,7 +97,7 @@ class QueryVerbs(Verbs):
         return MetricsView(job=job.id, steps=steps, batch_size=job.batch_size)
 
     async def result(self, who: Token, ref: str) -> ResultView:
-        """What the job left behind, with the figures that every run reports."""
+        """The job's metrics, artefacts and figures."""
         job, _ = await self._find(who, ref)
         if job.phase not in ENDED:
             raise StillRunning(f"{job.id} is {job.phase}", fix=f"fairlead logs -f {job.id}, or wait")
@@ -123,11 +123,11 @@ class QueryVerbs(Verbs):
         return await self._read(work)
 
     def _is_missing(self, job: Job, part: str) -> bool:
-        """Whether this part of what the job left behind is not there: removed since, or it left none."""
+        """True if the ended job has no such folder: it was removed, or there never was one."""
         return job.phase in ENDED and not (self._core.home.job(job.id) / part).is_dir()
 
     def _removed_message(self, connection: Connection, job: Job, part: str) -> str | None:
-        """What there is to say if this part was there when the job ended, and is not any more."""
+        """The message to show if the job left this folder and it was removed since."""
         gone = self._is_missing(job, part) and retained_outputs.job_left(connection, job.id, part)
         return removed_error(job, _PART_NAMES[part]).message if gone else None
 
@@ -147,10 +147,12 @@ class QueryVerbs(Verbs):
             return []
 
     async def artifact(self, who: Token, ref: str, name: str) -> tuple[BinaryIO, int]:
-        """An output file, opened so that a link planted by the job cannot lead anywhere else."""
+        """An output file, opened so that a link planted by the job cannot lead elsewhere."""
         job, _ = await self._find(who, ref)
         if "/" in name or name in ("", ".", ".."):
-            raise InvalidSpec(f"{name!r} is not the name of an artefact", field="name", fix="see fairlead result")
+            raise InvalidSpec(
+                f"{name!r} is not the name of an artefact", field="name", value=name, fix="see fairlead result"
+            )
         await self._refuse_removed(job, "output")
         missing = NotFound(f"{name!r}: {job.id} left no such artefact", field="name", value=name,
                            fix=f"fairlead result {job.id} lists them")  # fmt: skip
@@ -160,9 +162,9 @@ class QueryVerbs(Verbs):
             raise missing from None
 
     async def log(self, who: Token, ref: str, after: dict[str, int], worker: str | None, lines: int) -> LogReader:
-        """A reader of what the workers wrote since the cursor, but at most of so many last lines, and of what follows.
+        """A reader of the log after the cursor, limited to the last ``lines`` lines, and of what follows.
 
-        Nothing is read yet but where the lines begin: the reader holds one piece at a time.
+        Only the offsets of lines are looked up here: the reader holds one piece at a time.
         """
         job, _ = await self._find(who, ref)
         await self._refuse_removed(job, "logs")
@@ -171,7 +173,7 @@ class QueryVerbs(Verbs):
         return LogReader(self._tails(), self._read_log, job.id, begins, ends, worker)
 
     def _tails(self) -> LogTails:
-        """One for all who follow logs."""
+        """The log tails, shared by all followers."""
         if self._log_tails is None:
             self._log_tails = LogTails(
                 self._read_log, self._log_ends, self._ended_jobs, lambda: self._core.controller.publish_count
@@ -189,7 +191,7 @@ class QueryVerbs(Verbs):
         return await self._read(lambda connection: jobs.ended_or_missing(connection, wanted))
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]:
-        """Events after the given one, oldest first; negative: that many of the newest that the asking one may see."""
+        """Events after this id, oldest first; negative: that many of the newest that the caller may see."""
 
         def work(connection: Connection) -> list[EventView]:
             tenant, found = scope(who), jobs.find(connection, job, scope(who)).id if job else None
@@ -199,7 +201,7 @@ class QueryVerbs(Verbs):
         return await self._read(work)
 
     async def follow_events(self, who: Token, after: int, job: str | None) -> EventFeed:
-        """Events after the given one as they come, for one follower; negative: from that many of the newest on."""
+        """A live feed of events after this id; negative: from that many of the newest on."""
         tenant = scope(who)
 
         def work(connection: Connection) -> tuple[int, str | None]:
@@ -211,16 +213,16 @@ class QueryVerbs(Verbs):
 
 
 class EventFeed:
-    """One follower of events: from the ring, or from the store as long as it is further behind than that reaches."""
+    """One follower of events: reads the ring, or the store while it lags further behind than the ring reaches."""
 
     def __init__(self, ring: EventRing, read: Read, after: int, wanted: Filter) -> None:
         self._ring, self._read, self._after, self._wanted = ring, read, after, wanted
 
     async def next(self, timeout_s: float | None) -> list[RenderedEvent]:
-        """What comes next, oldest first; empty when nothing came within the time."""
+        """The next events, oldest first; empty after the timeout."""
         found = self._ring.after(self._after, self._wanted, FEED_BATCH)
         while found is None:
-            since = self._ring.since  # all up to here was stored before we look
+            since = self._ring.since  # everything up to here was stored before this read
             stored = await self._read(self._stored)
             if not stored:
                 self._after = max(self._after, since)
@@ -238,7 +240,7 @@ class EventFeed:
 
 
 def _is_text(name: str) -> bool:
-    """Whether the name can be told: a job may call a file by any bytes."""
+    """True if the name is valid text: a job may name a file with any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -247,14 +249,14 @@ def _is_text(name: str) -> bool:
 
 
 def removed_error(job: Job, what: str) -> NotFound:
-    """What there is to say when logs, metrics or results were kept for as long as the tenant's policy wants it."""
-    fix = f"to keep those to come for longer: fairlead tenant update {job.tenant} --keep-{what} 90d --kept 200GB"
-    why = "their time was up, or its tenant's ended jobs held too much (an event says which)"
+    """The error for logs, metrics or results that were removed after the tenant's retention or quota."""
+    fix = f"to keep future ones longer: fairlead tenant update {job.tenant} --keep-{what} 90d --kept 200GB"
+    why = "their retention time was over, or the tenant's ended jobs held too much (an event says which)"
     return NotFound(f"the {what} of {job.id} were removed: {why}", field=what, value=job.id, fix=fix)
 
 
 def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:
-    """Open a plain file of a folder that strangers may write to, following no link. Raises OSError otherwise."""
+    """Open a regular file in a folder that tenants write to, following no link. Raises OSError otherwise."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
@@ -268,7 +270,7 @@ def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:
 
 
 def _cores(node: str, nodes: Mapping[str, Node]) -> float:
-    """Cores behind each device of a node."""
+    """CPU cores per device of a node."""
     found = nodes.get(node)
     return found.capacity.get("cpu", 0.0) / found.devices if found and found.devices else 1.0
 

@@ -1,4 +1,4 @@
-"""Secrets: named values of a tenant that its jobs get as variables, and that nobody is ever shown again."""
+"""Secrets: named values of a tenant that its jobs get as variables and that are never shown again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fairlead.errors import InvalidSpec, NotFound, Refused
 from fairlead.specs import LONGEST_SECRET, SECRET_PATTERN, SHORTEST_SECRET
 from fairlead.views.jobs import SecretView
 
-MAX_SECRETS = 1000  # of one tenant
+MAX_SECRETS = 1000  # per tenant
 _RESERVED = "FAIRLEAD_"
 
 
 class SecretVerbs(Verbs):
-    """How a tenant hands over what its jobs need to know and nobody else may."""
+    """Operations on a tenant's secrets."""
 
     async def set_secret(self, who: Token, name: str, value: str, tenant: str | None) -> SecretView:
-        """Keep the value, sealed; the jobs that start from now on get it."""
+        """Store the value encrypted; jobs that start from now on get it."""
         require(who, Role.TENANT_ADMIN, "set secrets")
         owner = acting_for(who, tenant)
         check_secret(name, value)
@@ -42,7 +42,7 @@ class SecretVerbs(Verbs):
         return _view(await self._write(work))
 
     async def secrets(self, who: Token, tenant: str | None) -> list[SecretView]:
-        """What secrets the tenant has: their names, never their values."""
+        """The names of the tenant's secrets, never their values."""
         require(who, Role.VIEWER, "list secrets")
         owner = acting_for(who, tenant)
 
@@ -53,7 +53,7 @@ class SecretVerbs(Verbs):
         return await self._read(work)
 
     async def remove_secret(self, who: Token, name: str, tenant: str | None) -> None:
-        """Forget the value. Jobs that run keep it until they end; one that asks for it later fails and says why."""
+        """Delete the secret. Running jobs keep it until they end; later jobs that ask for it fail with the reason."""
         require(who, Role.TENANT_ADMIN, "remove secrets")
         owner = acting_for(who, tenant)
 
@@ -67,22 +67,22 @@ class SecretVerbs(Verbs):
 
 
 def check_secret(name: str, value: str) -> None:
-    """Refuse what could not be a variable, or could not be kept out of the logs. The value is never repeated."""
+    """Refuse values that cannot be a variable or cannot be kept out of logs. Errors never repeat the value."""
     if not re.fullmatch(SECRET_PATTERN, name):
         raise InvalidSpec("is not the name of a secret", field="name", value=name,
                           fix="use capital letters, digits and _, at most 64, like WANDB_API_KEY")  # fmt: skip
     if name.startswith(_RESERVED):
-        raise InvalidSpec(f"begins with {_RESERVED}, which is the platform's own", field="name", value=name,
+        raise InvalidSpec(f"begins with {_RESERVED}, which is reserved for the platform", field="name", value=name,
                           fix="choose another name")  # fmt: skip
     size = len(value.encode("utf-8", "surrogatepass"))
     if len(value.strip()) < SHORTEST_SECRET:
-        raise InvalidSpec(f"is shorter than {SHORTEST_SECRET} characters, and could not be kept out of the logs",
-                          field="value", fix="put something as short as this into env")  # fmt: skip
+        raise InvalidSpec(f"is shorter than {SHORTEST_SECRET} characters: too short to be redacted from logs",
+                          field="value", fix="use a longer value, or put it into env")  # fmt: skip
     if size > LONGEST_SECRET:
         raise InvalidSpec(f"has {size} bytes, more than the {LONGEST_SECRET} that a secret may have", field="value",
                           fix="keep what is larger in a file that is encrypted with a secret")  # fmt: skip
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidSpec("is no text that a variable can hold", field="value", fix="encode it, such as in base64")
+        raise InvalidSpec("is not text that a variable can hold", field="value", fix="encode it, such as in base64")
 
 
 def _require_tenant(connection: Connection, tenant: str) -> None:

@@ -1,4 +1,4 @@
-"""Sessions: a token shown once to the page becomes a cookie for a working day, and never lies in the browser."""
+"""Web page sessions: exchange a token for a cookie, so that the token is never stored in the browser."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fairlead.control.store import sessions
 from fairlead.errors import Unauthenticated
 
 SESSION_S = 12 * 3600.0
-MAX_SESSIONS = 50  # sessions of one token at a time; the oldest give way
+MAX_SESSIONS = 50  # per token; the oldest are closed
 
 
 class SessionVerbs(Verbs):
-    """How people come in by the page. A session is good for what its token is good for, and never longer."""
+    """Sessions of the web page. A session ends with its token at the latest."""
 
     async def open_session(self, who: Token) -> tuple[str, float]:
-        """The secret of a new session, of which only the digest is kept, and how many seconds it is good for.
+        """The secret of a new session and its lifetime in seconds; only the secret's digest is stored.
 
-        The audit log has one line a minute of a token that logs in and out all the time.
+        The audit log gets one line a minute per token.
         """
         now_s, secret = self._core.clock(), secrets.token_urlsafe(32)
         noted = self._core.audit_throttle.due(who.id, "session.open", now_s)
@@ -38,15 +38,15 @@ class SessionVerbs(Verbs):
         return secret, left_s
 
     async def session(self, secret: str) -> Token:
-        """The token behind a session, read anew each time: a revoked token's sessions are over at once."""
+        """The token of a session, read anew each time: revoking a token ends its sessions at once."""
         now_s, digest = self._core.clock(), _digest(secret)
         token = await self._read(lambda connection: sessions.token_of(connection, digest, now_s))
         if token is None:
-            raise Unauthenticated("this session is over", fix="log in again")
+            raise Unauthenticated("this session has ended", fix="log in again")
         return tokens.require_valid(token, now_s)
 
     async def close_session(self, who: Token, secret: str) -> None:
-        """From now on this cookie opens nothing."""
+        """End the session of this cookie."""
         now_s = self._core.clock()
 
         def work(connection: Connection) -> None:
@@ -59,5 +59,5 @@ class SessionVerbs(Verbs):
 
 
 def _digest(secret: str) -> str:
-    # 256 random bits: a plain digest cannot be searched through.
+    # 256 random bits: a plain digest cannot be brute-forced.
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a job is told about its future: when it will start and be done, and whether its promise can be kept."""
+"""Predicts a job's start and end, and whether its SLA can be met."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fairlead.specs import STORED, Sla
 from fairlead.views.jobs import PromiseView
 
 MAX_JOBS_TO_WAIT = 200
-"""With more jobs than this in the cluster, a submission does not wait until the policy has been played forward."""
+"""With more jobs than this in the cluster, a submission does not wait for a full forecast."""
 
 PAUSE_FACTOR = 10.0
-"""Between two looks at promises in a deep queue, in lengths of the first: so they take a tenth of the time."""
+"""Pause after a promise check in a deep queue, times its duration: checks take a tenth of the time at most."""
 
 
 def workload_profile(state: ClusterState, job_id: str) -> dict[str, Any]:
-    """What kind of work this is: its purpose, what bounds it, a worker's parts of what a device comes with, its RS."""
+    """A job's kind of work: purpose, bottleneck, a worker's share of a device's resources, and resource score (RS)."""
     job = next((job for job in state.jobs if job.id == job_id), None)
     if job is None:
         return {}
@@ -41,7 +41,7 @@ def workload_profile(state: ClusterState, job_id: str) -> dict[str, Any]:
 
 
 def promise_view(answer: Answer, tenant: str | None, now_s: float) -> PromiseView | None:
-    """As this tenant may read it (None: as it is); None where nothing was promised."""
+    """The promise as this tenant may see it (None: unredacted); None for a job without a promise."""
     if answer.why.code == "no-promise":
         return None
     return PromiseView(
@@ -53,7 +53,7 @@ def promise_view(answer: Answer, tenant: str | None, now_s: float) -> PromiseVie
 
 
 def expectations(answer: Answer, tenant: str | None, now_s: float) -> dict[str, Any]:
-    """The fields of a view that look ahead."""
+    """The predicted fields of a view."""
     return {
         "expected_start_s": foreseen(answer.expected_start_s, now_s),
         "expected_finish_s": foreseen(answer.expected_finish_s, now_s),
@@ -62,12 +62,12 @@ def expectations(answer: Answer, tenant: str | None, now_s: float) -> dict[str, 
 
 
 def effective_sla(spec: Sla | None, tenant: Mapping[str, Any]) -> Sla:
-    """What is promised for a job: what it says, or else what its tenant has for all."""
+    """The job's SLA: its own, or else its tenant's default."""
     return spec if spec is not None else Sla.model_validate(dict(tenant), context=STORED)
 
 
 def refusal(answer: Answer) -> Refused:
-    """To a strict job whose promise cannot be kept."""
+    """The error for a strict job whose promise cannot be kept."""
     earliest = answer.earliest_deadline_s
     instead = "" if earliest is None else f"ask for {utc_second(earliest)} or later, "
     return Refused(answer.why.text, field="sla", fix=f"{instead}or leave out sla.strict")

@@ -1,4 +1,4 @@
-"""Expected starts for those who ask: played when somebody does, and kept until the next round has been decided."""
+"""Caches expected start times: computed when somebody asks, kept until the next round."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fairlead.scheduling.state import ClusterState, Hold
 log = structlog.get_logger()
 
 CPU_FRACTION = 0.01
-"""Of a core, that forecasts may cost however often pages are looked at."""
+"""Fraction of a core that forecasts may use, however often pages are opened."""
 
 MAX_JOBS_TO_WAIT = 200
-"""With more jobs waiting than this, a page is not kept waiting for a forecast: it shows the one before."""
+"""With more waiting jobs than this, a page does not wait for a forecast and shows the previous one."""
 
 PATIENCE_S = 0.3
-"""So long a page waits for a forecast at most: after a start the first one may take seconds."""
+"""Longest time that a page waits for a forecast: the first one after a start may take seconds."""
 
 State = Callable[[], Awaitable[ClusterState]]
 
 
 @dataclass
 class Forecasts:
-    """The last forecast, of which round it was, and when the next may be made."""
+    """The last forecast, the round it belongs to, and the time of the next one."""
 
     foresight: Foresight
     start_s: Mapping[str, float] = field(default_factory=dict)
@@ -40,12 +40,12 @@ class Forecasts:
     playing: asyncio.Task[None] | None = None
 
     async def starts(self, waiting: int, decided_s: float, now_s: float, state: State) -> Mapping[str, float]:
-        """When the jobs that wait since the round of this time may expect to start, as far as that is known by now."""
+        """Expected start times of the jobs waiting since that round, as far as known by now."""
         if self.playing is None and decided_s != self.decided_s and now_s >= self.again_s:
             self.playing = asyncio.create_task(self._play(decided_s, now_s, state))
         playing = self.playing
         if playing is not None and waiting <= MAX_JOBS_TO_WAIT:
-            await asyncio.wait({playing}, timeout=PATIENCE_S)  # others may wait for the same
+            await asyncio.wait({playing}, timeout=PATIENCE_S)  # not cancelled on timeout: others may wait for it
             if playing.done():
                 playing.result()
         return self.start_s
@@ -54,22 +54,20 @@ class Forecasts:
         try:
             found = await self.foresight.starts(await state())
             self.start_s, self.decided_s, self.again_s = found.start_s, decided_s, now_s + found.cpu_s / CPU_FRACTION
-        except PlannerFailed as error:  # pages are shown without it
+        except PlannerFailed as error:  # pages show no forecast
             log.warning("no forecast", error=str(error))
             self.decided_s, self.again_s = decided_s, now_s + CPU_S / CPU_FRACTION
-        except FairleadError as error:  # the pages show the forecast before this one; the next who looks asks again
+        except FairleadError as error:  # pages show the previous forecast; the next request retries
             log.warning("no forecast", error=str(error))
         except Exception as error:
             if must_propagate(error):
                 raise
-            report_error(
-                "playing a forecast", error
-            )  # pages are shown without it, until another round has been decided
+            report_error("playing a forecast", error)  # pages show no forecast, until another round has been decided
             self.decided_s = decided_s
         finally:
             self.playing = None
 
 
 def with_expected_start(hold: Hold | None, start_s: float | None) -> Hold | None:
-    """What a job that waits was told, with this start instead of what the round itself could say about it."""
+    """The hold of a waiting job, with this forecast start instead of the round's own."""
     return hold if hold is None or start_s is None else structs.replace(hold, expected_start_s=start_s)

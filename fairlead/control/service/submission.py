@@ -1,4 +1,4 @@
-"""Submitting: admission, dry run and cancelling."""
+"""Submits jobs: admission, dry run and cancellation."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ log = structlog.get_logger()
 
 
 class SubmissionVerbs(Verbs):
-    """How work comes in and is taken back."""
+    """Submitting and cancelling single jobs."""
 
     async def submit(
         self, who: Token, spec: JobSpec, key: str | None, again: Mapping[str, Any] | None = None
     ) -> tuple[JobView, bool]:
         """The job, durable before this returns, and whether it is new; the same key twice is one job.
 
-        ``again`` is what a rerun repeats.
+        ``again`` says what a rerun repeats.
         """
         require(who, Role.MEMBER, "submit jobs")
         tenant_name = acting_for(who, spec.tenant)
@@ -77,7 +77,7 @@ class SubmissionVerbs(Verbs):
             require_secrets(connection, tenant, spec)
             strict = bool(effective_sla(spec.sla, tenant.sla).strict) and not checked
             if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
-                return job  # first it has to be known whether its promise can be kept
+                return job  # check first whether its promise can be kept
             written = {**document, "data": data} if data else document
             job = replace(job, facts={**job.facts, "data": data}) if data else job
             stored, created = jobs.insert(connection, job, written, spec.labels, key, digest)
@@ -85,7 +85,7 @@ class SubmissionVerbs(Verbs):
                 if again is not None:
                     lineage.begin(connection, stored.id, tenant_name, again, now_s)
                 lineage.record_inputs(connection, stored.id, tenant_name, [_version(each) for each in data])
-                _require_future_deadline(spec, now_s)  # not before: who asks again with the same key gets what it had
+                _require_future_deadline(spec, now_s)  # only for new jobs: a repeated request returns the stored job
                 require_job_room(connection, tenant)
                 require_budget(connection, tenant, now_s)
                 self._audit(connection, who, "job.submit", stored.id, tenant=tenant_name)
@@ -98,7 +98,7 @@ class SubmissionVerbs(Verbs):
             try:
                 answer = await self._check_promise(await self._current_state(), done, strict=True)
             except PlannerFailed as error:
-                raise Unavailable(f"whether its promise can be kept was not found out: {error}",
+                raise Unavailable(f"cannot tell whether its promise can be kept: {error}",
                                   fix="try again, or leave out sla.strict") from None  # fmt: skip
             if not answer.admitted:
                 raise refusal(answer)
@@ -114,16 +114,16 @@ class SubmissionVerbs(Verbs):
         return (await self._with_promise(view, job) if created else view), created
 
     async def _with_promise(self, view: JobView, job: Job) -> JobView:
-        """Say at once what is promised for it and cannot be kept; it is taken all the same."""
+        """Add the promise check to the view; a job whose promise cannot be kept is accepted all the same."""
         if job.start_by_s is None and job.finish_by_s is None:
             return view
         begun_s, deep = self._core.clock(), len(self._core.controller.last_round.holds) > MAX_JOBS_TO_WAIT
         if deep and (job.finish_by_s is None or begun_s < self._core.next_promise_check_s):
-            return view  # what it costs to look at thousands of jobs is not paid for each that comes; why tells it
+            return view  # too costly for every submission to a deep queue; `fairlead why` tells it
         try:
             answer = await self._check_promise(await self._recent_state(), job)
         except PlannerFailed as error:
-            log.warning("nothing is said of a promise", job=job.id, error=str(error))
+            log.warning("a promise was not checked", job=job.id, error=str(error))
             return view
         self._core.next_promise_check_s = begun_s + PAUSE_FACTOR * (self._core.clock() - begun_s)
         if answer.kept is False:
@@ -136,12 +136,12 @@ class SubmissionVerbs(Verbs):
         return view.model_copy(update={name: looks_ahead[name] for name in ("expected_start_s", "promise")})
 
     async def _check_promise(self, state: ClusterState, job: Job, *, strict: bool = False) -> Answer:
-        """Whether its promise can be kept; of one that is being handed in, so that it is never to take long."""
+        """Whether the promise of a job being submitted can be kept; quick, as the submission waits."""
         asked, few = job_state(job, (), {}, cooling=False), len(state.jobs) <= MAX_JOBS_TO_WAIT
         return await self._core.promises.admission(state, asked, job.tenant, strict=strict, look_ahead=few)
 
     def _admit(self, connection: Connection, job: Job, spec: JobSpec, tenant: Tenant) -> None:
-        """Refuse at once what can never run here."""
+        """Refuse a job that can never run here."""
         nodes = list(self._core.controller.nodes.values())
         seen = job_state(job, (), {}, cooling=False)
         problem = can_never_run(seen, nodes, tenant.quota) or beyond(seen, tenants.ancestry(connection, tenant), nodes)
@@ -163,16 +163,16 @@ class SubmissionVerbs(Verbs):
                               fix="submit with the fairlead command or SDK, which pack the folder")  # fmt: skip
 
     async def _require_environment(self, spec: JobSpec) -> None:
-        """Refuse a virtual environment that is not there, where it is this machine that the workers see."""
+        """Refuse a missing virtual environment if workers run on this machine."""
         if spec.venv is None or not self._core.controller.backend.capabilities.one_machine:
             return
-        # One answer for all that can be wrong with it: a tenant is not told what else lies there.
+        # One error for every cause: a tenant must not learn what else is at that path.
         if not await asyncio.to_thread(_is_environment, Path(spec.venv)):
             raise InvalidSpec(f"{spec.venv} is not a virtual environment on the platform's machine", field="venv",
                               value=spec.venv, fix=f"make one there: python -m venv {spec.venv}")  # fmt: skip
 
     async def dry_run(self, who: Token, spec: JobSpec) -> DryRun:
-        """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
+        """Whether the job would be admitted, where it would run and when it would start; stores nothing."""
         require(who, Role.VIEWER, "ask")
         tenant_name = acting_for(who, spec.tenant)
         controller = self._core.controller
@@ -198,7 +198,7 @@ class SubmissionVerbs(Verbs):
         try:
             found = await self._forecast_admission(await self._recent_state(), job, scope(who), strict=strict)
         except PlannerFailed as error:
-            unknown = Reason("not-known", f"would be admitted; when it would start is not known: {error}")
+            unknown = Reason("not-known", f"would be admitted; its start cannot be predicted: {error}")
             return DryRun(admitted=True, reason=reason_view(unknown, scope(who)))
         reason = found.decided if found.admitted and found.decided is not None else found.why
         return DryRun(
@@ -207,7 +207,7 @@ class SubmissionVerbs(Verbs):
         )  # fmt: skip
 
     async def cancel(self, who: Token, ref: str) -> JobView:
-        """Take a job back: at once while it waits, after its workers have ended while it runs."""
+        """Cancel a job: at once while it waits; while it runs, when its workers have ended."""
         require(who, Role.MEMBER, "cancel jobs")
         now_s = self._core.clock()
 
@@ -235,7 +235,7 @@ class SubmissionVerbs(Verbs):
 
 
 def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float, again: Mapping[str, Any] | None = None) -> Job:
-    """The record of a job that has just been submitted."""
+    """The record of a job that is being submitted."""
     sla = effective_sla(spec.sla, tenant.sla)
     repeated = {} if again is None else {"again": again["of"]}
     job = Job(
@@ -267,16 +267,16 @@ def _version(ref: str) -> tuple[str, str]:
 def _is_environment(place: Path) -> bool:
     try:
         return all((place / name).is_file() for name in ("pyvenv.cfg", "bin/python"))
-    except (OSError, ValueError):  # closed to us, or no path at all: it may hold anything, a zero byte too
+    except (OSError, ValueError):  # unreadable, or not a valid path
         return False
 
 
 def _require_future_deadline(spec: JobSpec, now_s: float) -> None:
-    """Nothing can be done by yesterday: such a deadline is a slip of the pen."""
+    """Refuse a deadline in the past."""
     deadline = None if spec.sla is None else spec.sla.deadline
     if isinstance(deadline, datetime) and deadline.timestamp() <= now_s:
-        said = deadline.isoformat()
-        raise InvalidSpec(f"{said} is past", field="sla.deadline", value=said, fix="write a time to come, or like 2h")
+        text = deadline.isoformat()
+        raise InvalidSpec(f"{text} is past", field="sla.deadline", value=text, fix="write a future time, or like 2h")
 
 
 def jobs_allowed(tenant: Tenant) -> int:
@@ -285,21 +285,21 @@ def jobs_allowed(tenant: Tenant) -> int:
 
 
 def job_room_left(connection: Connection, tenant: Tenant) -> int:
-    """How many more jobs of the tenant may run or wait; less than none when an admin has lowered the bound."""
+    """How many more jobs of the tenant may run or wait; negative after an admin lowered the limit."""
     return jobs_allowed(tenant) - job_counts.count_unfinished(connection, tenant.name)
 
 
 def require_job_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
-    """Refuse what is one job too many: every round looks at all, and all tenants wait for it."""
+    """Refuse jobs beyond the tenant's limit: every round examines all jobs, and all tenants wait for it."""
     allowed = jobs_allowed(tenant)
     if job_counts.count_unfinished(connection, tenant.name) + more > allowed:
         raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"
-        raise Refused(f"tenant {tenant.name} has {allowed} jobs that run or wait, and more are not allowed",
+        raise Refused(f"tenant {tenant.name} has {allowed} running and waiting jobs, the most that are allowed",
                       fix=f"wait for some to end, cancel some, or let an admin allow more: {raised}")  # fmt: skip
 
 
 def require_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
     missing = secrets.missing_names(connection, tenant.name, spec.secrets)
     if missing:
-        raise InvalidSpec(f"{missing[0]} is no secret of {tenant.name}", field="secrets", value=missing[0],
+        raise InvalidSpec(f"{missing[0]} is not a secret of {tenant.name}", field="secrets", value=missing[0],
                           fix=f"set it first: fairlead secret set {missing[0]}")  # fmt: skip

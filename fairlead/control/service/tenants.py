@@ -1,4 +1,4 @@
-"""Tenants and their tokens: who exists, with what weight, and who may speak for them."""
+"""Creates and changes tenants, and creates, checks and revokes their tokens."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from fairlead.views.jobs import NewTenant, NewToken, TenantView, TokenView, WhoA
 log = structlog.get_logger()
 
 _CHANGEABLE = ("weight", "quota", "parent", "guarantee", "most", "sla", "policy", "budget")
-RECORD_USE_EVERY_S = 60.0  # when a token was used is noted so often
-MAX_TOKENS = 500  # good ones of one tenant: each holds streams, sessions and a place in memory
-MAX_NEW_TOKENS = 2000  # of one tenant in a day: those that were revoked stay on record
+RECORD_USE_EVERY_S = 60.0  # a token's last use is recorded this often
+MAX_TOKENS = 500  # valid tokens per tenant: each may hold streams, sessions and memory
+MAX_NEW_TOKENS = 2000  # per tenant and day: revoked tokens stay in the store
 DAY_S = 86_400.0
-TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
+TOKEN_CACHE_S = 5.0  # revocation clears the cache at once; expiry is checked every time
 
 
 class TenantVerbs(Verbs):
-    """How teams and their people come and go."""
+    """Operations on tenants and tokens."""
 
     _tokens: dict[str, tuple[float, Token]]
     _revoked: set[str]
@@ -42,7 +42,7 @@ class TenantVerbs(Verbs):
     _recording: set[asyncio.Task[None]]
 
     async def authenticate(self, secret: str) -> Token:
-        """The token behind a bearer string, or Unauthenticated; takes as long for a wrong one as for a right one."""
+        """The token of a bearer string, or Unauthenticated; a wrong one takes as long as a right one."""
         token_id, word = identity.parse(secret)
         now_s = self._core.clock()
         cached = self._tokens.get(token_id)
@@ -51,7 +51,7 @@ class TenantVerbs(Verbs):
         else:
             token = await self._read(lambda connection: tokens.get(connection, token_id))
         known = identity.verify(token, word, now_s)
-        if token_id in self._revoked:  # while it was being read
+        if token_id in self._revoked:  # revoked while it was being read
             raise Unauthenticated("the token was revoked", fix="ask an admin for another")
         if cached is None or cached[1] is not known:
             self._tokens[token_id] = (now_s, known)
@@ -63,17 +63,20 @@ class TenantVerbs(Verbs):
         return known
 
     async def _record_use(self, token_id: str, now_s: float) -> None:
-        """Beside the request, which need not wait for the disk; one that is lost is made up for a minute later."""
+        """Record the use outside the request, which need not wait for the disk.
+
+        A lost record is repeated a minute later.
+        """
         try:
             await self._write(lambda connection: tokens.record_use(connection, token_id, now_s))
         except FairleadError as error:
-            log.info("the use of a token was not noted", token=token_id, error=str(error))
+            log.info("cannot record the use of a token", token=token_id, error=str(error))
 
     async def whoami(self, who: Token) -> WhoAmI:
         return WhoAmI(token=who.id, role=str(who.role), tenant=who.tenant, version=__version__)
 
     async def create_tenant(self, who: Token, spec: TenantSpec) -> NewTenant:
-        """The tenant with its first token, which is shown this once."""
+        """The new tenant with its first token, which is shown only this once."""
         require(who, Role.ADMIN, "create tenants")
         now_s = self._core.clock()
 
@@ -95,7 +98,7 @@ class TenantVerbs(Verbs):
         return NewTenant(tenant=view, token=shown)
 
     def _require_isolation(self, connection: Connection, name: str) -> None:
-        """A second tenant is a stranger to the first: only where they are kept apart, or at the operator's word."""
+        """Refuse a second tenant without sandboxes, unless the operator chose so: tenants must not trust each other."""
         means = self._core.controller.backend.capabilities
         others = [tenant.name for tenant in tenants.all_tenants(connection) if tenant.name != name]
         if others and means.isolation != "sandbox" and not means.isolation_chosen:
@@ -109,13 +112,13 @@ class TenantVerbs(Verbs):
         check(tenant, tenants.all_tenants(connection), list(self._core.controller.nodes.values()))
 
     async def tenants(self, who: Token) -> list[TenantView]:
-        """Tenants with their entitlement, what they hold and what they used.
+        """Tenants with their entitlement, devices and usage.
 
-        A tenant without jobs claims nothing; it is shown what it could claim if everybody wanted all.
+        A tenant without jobs claims nothing; it is shown what it could claim if all tenants wanted everything.
         """
         controller, now_s = self._core.controller, self._core.clock()
         devices = sum(node.devices for node in controller.nodes.values())
-        # Counted here, not in the store's thread: the loop changes these while that reads.
+        # Counted here, not in the reader thread: the reconcile loop changes these meanwhile.
         living = {
             job: sum(fact.holds_device for fact in facts.values())
             for job, facts in controller.gang_registry.workers.items()
@@ -156,7 +159,7 @@ class TenantVerbs(Verbs):
         return await self._read(work)
 
     async def update_tenant(self, who: Token, name: str, changes: dict[str, Any]) -> TenantView:
-        """Change shares, limits, default SLA, budget, or fields of the policy; takes effect in the next round."""
+        """Change shares, limits, default SLA, budget or policy fields; takes effect in the next round."""
         require(who, Role.ADMIN, "change tenants")
         unknown = sorted(set(changes) - set(_CHANGEABLE))
         if unknown:
@@ -170,7 +173,7 @@ class TenantVerbs(Verbs):
             present |= {"policy": dict(tenant.policy), "budget": dict(tenant.budget) or None, "parent": tenant.parent}
             present |= {"guarantee": dict(tenant.guarantee), "most": dict(tenant.most)}
             changed = {**present, **changes}
-            if "policy" in changes:  # of the policy, too, what is not named stays
+            if "policy" in changes:  # policy fields that are not named stay
                 kept = {**tenant.policy.get("retention", {}), **changes["policy"].get("retention", {})}
                 changed["policy"] = {**tenant.policy, **changes["policy"]} | ({"retention": kept} if kept else {})
             tenant = tenants.update(connection, name, **tenants.spec_columns(parse_tenant(changed)))
@@ -185,7 +188,7 @@ class TenantVerbs(Verbs):
     async def create_token(
         self, who: Token, tenant: str | None, role: str, label: str, expires_s: float | None
     ) -> NewToken:
-        """A new token; its secret is in this answer and nowhere else."""
+        """A new token; its secret is only in this response."""
         try:
             wanted = Role(role)
         except ValueError:
@@ -196,7 +199,7 @@ class TenantVerbs(Verbs):
         require_grant(who, wanted, owner)
         now_s = self._core.clock()
         if expires_s is not None and expires_s <= now_s:
-            raise InvalidSpec("lies in the past", field="expires_s", value=expires_s, fix="name a later time")
+            raise InvalidSpec("is in the past", field="expires_s", value=expires_s, fix="name a later time")
         token, secret = identity.mint(owner, wanted, label, expires_s, now_s)
 
         def work(connection: Connection) -> None:
@@ -216,7 +219,7 @@ class TenantVerbs(Verbs):
         return [token_view(token) for token in found]
 
     async def revoke_token(self, who: Token, id: str) -> TokenView:
-        """From now on this token opens nothing."""
+        """Revoke the token at once."""
         require(who, Role.TENANT_ADMIN, "revoke tokens")
         now_s = self._core.clock()
 
@@ -234,17 +237,17 @@ class TenantVerbs(Verbs):
 
 
 def require_token_room(connection: Connection, tenant: str, now_s: float) -> None:
-    """Refuse one more token to a tenant that has as many as it may."""
+    """Refuse another token to a tenant that has the most allowed."""
     good, made = tokens.counts(connection, tenant, now_s, now_s - DAY_S)
     if good >= MAX_TOKENS:
-        fix = "revoke those that nobody uses: fairlead token list, fairlead token revoke ID"
-        text = f"tenant {tenant} has {good} good tokens, and no more are given to one tenant"
+        fix = "revoke unused ones: fairlead token list, fairlead token revoke ID"
+        text = f"tenant {tenant} has {good} valid tokens, the most that are allowed"
         raise Refused(text, field="tenant", value=tenant, fix=fix)
     if made >= MAX_NEW_TOKENS:
-        text = f"{made} tokens of tenant {tenant} were made within a day, and no more may be"
-        raise Refused(text, field="tenant", value=tenant, fix="use those that are there, or wait until tomorrow")
+        text = f"tenant {tenant} created {made} tokens within a day, the most that are allowed"
+        raise Refused(text, field="tenant", value=tenant, fix="use existing tokens, or wait until tomorrow")
 
 
 def _spec_fields(spec: TenantSpec) -> dict[str, Any]:
-    """What was asked for beyond the name, for the audit log."""
+    """The fields of the request besides the name, for the audit log."""
     return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"name", "apiVersion", "kind"})

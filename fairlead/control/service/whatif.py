@@ -1,4 +1,4 @@
-"""Looking ahead: the state that decisions are made by, for who wants to play it forward elsewhere."""
+"""Exports the state by which the policy decides, for what-if simulations elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fairlead.scheduling.state import ClusterState
 from fairlead.views.jobs import StateView
 
 SHOWN_MEMORY = ("accounts", "at_s")
-"""What of the policy's memory is told: what tenants are owed, and since when."""
+"""The exported part of the policy's memory: what tenants are owed, and since when."""
 
 
 class WhatIfVerbs(Verbs):
-    """What the future looks like from here."""
+    """Access to the policy's state."""
 
     async def state(self, who: Token) -> StateView:
-        """All nodes, tenants and jobs as the policy sees them now. It tells about everybody, so it is for an admin."""
+        """All nodes, tenants and jobs as the policy sees them now; admins only, as it covers all tenants."""
         require(who, Role.ADMIN, "see the state of all tenants")
         seen = await self._current_state()
         return await asyncio.to_thread(_state_view, seen)

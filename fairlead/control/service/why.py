@@ -1,4 +1,4 @@
-"""Why a job waits, runs on what it has, or ended: what the last round said of it, and on request what is to come."""
+"""Explains why a job waits, runs as it does, or ended, from the last round; on request with a forecast."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ from fairlead.scheduling.state import Hold, Start
 from fairlead.views.jobs import EventView, ReasonView, Why
 
 SOON_S = 2.0
-"""So long is waited for a round that sees a job of which none has decided yet."""
+"""Longest wait for the first round that sees a new job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that the store knows for one answer."""
+    """Everything from the store for one answer."""
 
     job: Job
     labels: dict[str, str]
     every: list[Generation]
-    stopped: LoggedEvent | None  # when it was last preempted; None: it runs, or never was
-    owners: dict[str, str]  # by job, of those that come first
+    stopped: LoggedEvent | None  # the last preemption; None: it runs, or was never preempted
+    owners: dict[str, str]  # tenants of the jobs ahead in the queue
 
 
 class ReasonVerbs(Verbs):
-    """How people find out why."""
+    """Explanations for one job."""
 
     async def why(self, who: Token, ref: str, *, forecast: bool = False) -> Why:
-        """Why the job waits, runs on what it has, or ended; what would let it start; and with a ``forecast`` when it
-        starts, when it is done, and whether its promise can be kept."""
+        """Why the job waits, runs as it does, or ended, and what would let it start.
+
+        ``forecast`` adds its expected start and end, and whether its promise can be kept.
+        """
         found = await self._load(who, ref)
         if await self._wait_for_round(found.job):
             found = await self._load(who, found.job.id)
@@ -86,7 +88,7 @@ class ReasonVerbs(Verbs):
         return await self._read(work)
 
     async def _wait_for_round(self, job: Job) -> bool:
-        """Whether a round was held since the job was read, if none had decided about it: one follows in a moment."""
+        """Wait for a round if none has seen this waiting job yet; True if one was held."""
         controller, before, until_s = self._core.controller, self._core.controller.last_round, time.monotonic() + SOON_S
         rests = (
             backs_off(job)
@@ -100,13 +102,13 @@ class ReasonVerbs(Verbs):
         return controller.last_round is not before
 
     async def _forecast_fields(self, job: Job, own: str | None) -> dict[str, Any]:
-        """The fields that look ahead, of one that waits; or why nothing can be said."""
+        """The predicted fields of a waiting job, or why there is no prediction."""
         if job.phase is not JobPhase.QUEUED:
             return {}
         state, now_s = await self._recent_state(), self._core.clock()
         asked = next((one for one in state.jobs if one.id == job.id), None)
         if asked is None:
-            return {"unforeseen": "no round has seen it yet, or it backs off"}
+            return {"unforeseen": "no round has seen it yet, or it is in back-off"}
         try:
             return expectations(await self._forecast_admission(state, asked, own), own, now_s)
         except PlannerFailed as error:
@@ -118,7 +120,7 @@ class ReasonVerbs(Verbs):
 
 
 def _last_explanation(outlook: LastRound, job: Job, live: list[Generation]) -> Explanation | None:
-    """What the last round said of the job, as long as it is as that round found it."""
+    """The last round's explanation, if the job has not changed since."""
     said = outlook.reasons.get(job.id)
     if said is None:
         return None
@@ -130,13 +132,13 @@ def _last_explanation(outlook: LastRound, job: Job, live: list[Generation]) -> E
 
 
 def _with_stop_reason(reason: ReasonView, stopped: EventView, job: Job) -> ReasonView:
-    """Why it waits, and why it does not run any more."""
+    """Add why a waiting job was stopped before."""
     facts = {**reason.facts, "stopped": stopped.facts.get("reason"), "stopped_s": stopped.time_s}
     why = stopped.text.removeprefix(f"{job.id}: ")
     return ReasonView(code=reason.code, text=f"{reason.text}; it ran before and was stopped: {why}", facts=facts)
 
 
 def _with_current_reason(reason: ReasonView, why: ReasonView) -> ReasonView:
-    """Why a gang runs on what it has, and why it is not more (or what is about to change)."""
+    """Add why a running gang does not grow, or what is about to change."""
     facts = {**reason.facts, "now": why.code, **why.facts}
     return ReasonView(code=reason.code, text=f"{reason.text}; now: {why.text}", facts=facts)
