@@ -1,4 +1,4 @@
-"""A small network that learns to read handwritten digits (scikit-learn's bundled data set)."""
+"""A small network that classifies handwritten digits (scikit-learn's bundled data set)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model reads handwritten digits best: three are fitted at the same time, then compared.
+"""A pipeline that fits three models of handwritten digits at the same time and chooses the best.
 
 fairlead pipeline run compare.py:models --watch
 """
