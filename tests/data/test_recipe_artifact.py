@@ -61,7 +61,7 @@ def test_python_and_yaml_declare_the_same_recipe() -> None:
     ("steps: {}", "recipe: is not a recipe"),
     ("stages: []\nsteps: []", "recipe: stages: unknown field"),
     ("steps: [", "recipe: is not YAML"),
-    ("steps: []\nversion: 9", "version: 9 is not a version"),
+    ("steps: []\nversion: 9", "version: 9 is not a known recipe version"),
 ])  # fmt: skip
 def test_what_is_no_recipe_is_refused_in_one_line(written: str, said: str) -> None:
     with pytest.raises(InvalidSpec, match=said) as refused:
@@ -105,7 +105,7 @@ def test_a_fitted_recipe_is_one_document_that_does_the_same_after_reading_it_bac
 def test_a_changed_document_is_noticed() -> None:
     fitted = PYTHON.fit(read(table()))
     changed = fitted.to_json().replace('"rows":200', '"rows":201')
-    with pytest.raises(InvalidSpec, match="it was changed"):
+    with pytest.raises(InvalidSpec, match="it was modified"):
         FittedRecipe.from_json(changed, expect=fitted.hash)
     for broken in ("{}", "[]", "nonsense", '{"format": "other"}'):
         with pytest.raises(InvalidSpec, match="is not a fitted recipe"):

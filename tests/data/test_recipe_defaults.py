@@ -201,9 +201,9 @@ def test_sizes_of_a_data_set_are_those_of_its_blocks() -> None:
     ("values", "dtype", "words"),
     [
         (np.array([1.0, 2.0]), "int32", ""), (np.array([1.0, 2.5]), "int32", "holds fractions"),
-        (np.array([1.0, np.nan]), "int32", "values are missing"), (np.array([1.0, np.nan, 2.5]), "float32", ""),
+        (np.array([1.0, np.nan]), "int32", "missing values"), (np.array([1.0, np.nan, 2.5]), "float32", ""),
         (np.array([1 << 40]), "int32", "too large for int32"), (np.array([1 << 40]), "int64", ""),
-        (np.array(["a"]), "int32", "something else than numbers"), (np.array([True]), "int32", ""),
+        (np.array(["a"]), "int32", "other values than numbers"), (np.array([True]), "int32", ""),
         (np.array([1 << 40]), "float32", ""),
     ],
 )  # fmt: skip

@@ -191,7 +191,7 @@ def test_images_are_pixels_however_they_are_kept() -> None:
     for wrong in (pixels.astype(np.float32), pixels[0, 0]):
         with pytest.raises(BadData, match="not pixels"):
             step.pixels(Frame({"i": wrong}, np.arange(len(wrong))), "i", None)  # type: ignore[attr-defined]
-    with pytest.raises(BadData, match="neither files nor pixels"):
+    with pytest.raises(BadData, match="neither encoded images nor pixels"):
         step.pixels(Frame({"i": pa.array(["text"])}, np.arange(1)), "i", None)  # type: ignore[attr-defined]
 
 

@@ -143,7 +143,7 @@ def test_a_column_that_is_called_text_is_kept_by_its_name_when_it_is_none_any_mo
         found = Recipe(steps, target="label").fit(source(source_of)).apply(batch(source_of))
         assert column(found, "text").shape == (40, 4)
         assert "label" in found.schema.names
-    with pytest.raises(BadData, match="several numbers a row"):
+    with pytest.raises(BadData, match="several numbers per row"):
         Recipe([Tokenise(vocabulary=40, length=4), Encode(columns="other")]).fit(source(data))
 
 

@@ -1,4 +1,4 @@
-"""Recipes: declared steps, fitted once on the training part and replayed everywhere. Names are loaded when used."""
+"""Recipes: declared preprocessing steps, fitted once on the training part and replayed on any data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step that flags what is unlike the rest: an isolation forest, learned by scikit-learn, kept as plain arrays."""
+"""The step that flags anomalous rows: an isolation forest, fitted by scikit-learn and stored as plain arrays."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fairlead.data.recipes.column_assembly import Matrix
 from fairlead.data.recipes.statistics import Reservoir
 from fairlead.data.recipes.step import Learner, State, Step
 
-_SAMPLE = 16_384  # rows that the forest and its threshold are learned from
-_ROWS = 8_192  # scored at a time: the path of a row is followed within the cache
+_SAMPLE = 16_384  # rows from which forest and threshold are learned
+_ROWS = 8_192  # scored at a time, so that the work stays in the cache
 
 
 class Flag(Step):
-    """Flag the rows that are easiest to set apart (Liu, Ting and Zhou 2008).
+    """Flag the rows that are easiest to isolate (Liu, Ting and Zhou 2008).
 
-    Every row gets a score in ANOMALY (0..1, ordinary ones near 0.4) and 0 or 1 in ANOMALY_flag; about ``part`` of the
-    training part is flagged. ``drop`` leaves flagged rows out: which they were, is kept with the data set.
+    Every row gets a score in ANOMALY (0..1, ordinary rows near 0.4) and 0 or 1 in ANOMALY_flag; about ``part`` of the
+    training part is flagged. ``drop`` removes flagged rows; the data set keeps a list of them.
     """
 
     name: ClassVar[str] = "flag"
@@ -84,7 +84,7 @@ class _Forest:
 
 
 def anomaly_scores(rows: Array, forest: dict[str, Array], longest: float, depth: int) -> Array:
-    """How easily each row is set apart: 2 to the power of minus its mean path over the expected one."""
+    """Anomaly score of each row: 2 ** -(mean path length / expected path length)."""
     found = np.empty(len(rows))
     for begin in range(0, len(rows), _ROWS):
         some = np.ascontiguousarray(rows[begin : begin + _ROWS], np.float32)
@@ -93,7 +93,7 @@ def anomaly_scores(rows: Array, forest: dict[str, Array], longest: float, depth:
 
 
 def _mean_path_lengths(rows: Array, forest: dict[str, Array], depth: int) -> Array:
-    """The mean length of the rows' paths. A leaf leads to itself, so that all rows take the same number of turns."""
+    """Mean path length of each row. A leaf is its own child, so all rows take the same number of steps."""
     flat, at = rows.ravel(), np.arange(len(rows)) * rows.shape[1]
     feature, threshold, children, path = (forest[name] for name in ("feature", "threshold", "children", "path"))
     total = np.zeros(len(rows))
@@ -107,7 +107,7 @@ def _mean_path_lengths(rows: Array, forest: dict[str, Array], depth: int) -> Arr
 
 
 def _tree_arrays(grown: Any) -> tuple[dict[str, Array], int]:
-    """The trees one after the other, in arrays that need no library to be read."""
+    """All trees in flat arrays that no library is needed to read, and the depth of the deepest."""
     parts: dict[str, list[Array]] = {"feature": [], "threshold": [], "children": [], "path": []}
     roots, at, deepest = [], 0, 0
     for tree in (each.tree_ for each in grown.estimators_):
@@ -125,7 +125,7 @@ def _tree_arrays(grown: Any) -> tuple[dict[str, Array], int]:
 
 
 def _node_depths(left: Array, right: Array) -> Array:
-    """How far each node is from the root. A child always comes after its parent."""
+    """Depth of each node. A child always comes after its parent."""
     depths = np.zeros(len(left))
     for node in range(len(left)):
         if left[node] != node:
@@ -134,7 +134,7 @@ def _node_depths(left: Array, right: Array) -> Array:
 
 
 def _average_path(samples: Array) -> Array:
-    """The expected path in a tree of so many rows: that of an unsuccessful search."""
+    """Expected path length in a tree of ``samples`` rows: that of an unsuccessful search."""
     samples = np.asarray(samples, np.float64)
     inner = np.maximum(samples - 1, 1)
     many = 2.0 * (np.log(inner) + np.euler_gamma) - 2.0 * (samples - 1) / np.maximum(samples, 1)
@@ -142,7 +142,7 @@ def _average_path(samples: Array) -> Array:
 
 
 def _feature_matrix(frame: Frame, columns: list[str]) -> Array:
-    """The columns as one matrix. What is missing counts as 0: impute first where that matters."""
+    """The columns as one matrix. Missing values count as 0: impute first if that matters."""
     parts = [part if not hasattr(part, "type") else frame.numbers(name) for name, part in
              ((name, frame.columns[name]) for name in columns)]  # fmt: skip
     return np.nan_to_num(to_array(Matrix(frame.rows, parts, np.dtype(np.float32))))

@@ -1,4 +1,4 @@
-"""What was learned as JSON and back: small arrays as lists that one can read, large ones as bytes in base 64."""
+"""Converts learned state to JSON and back: small arrays as lists, large ones as base64 bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-_READABLE = 512  # numbers of an array that is written as a list
+_READABLE = 512  # longest array that is written as a list
 _MARK = "$array"
 
 
 def arrays_to_json(value: Any) -> Any:
-    """The value with every array as JSON."""
+    """The value with every array converted to JSON."""
     if isinstance(value, np.ndarray):
         if value.ndim == 1 and len(value) <= _READABLE:
             return value.tolist()
@@ -31,7 +31,7 @@ def arrays_to_json(value: Any) -> Any:
 
 
 def arrays_from_json(value: Any) -> Any:
-    """The value with its arrays again. Nothing in it is ever executed."""
+    """The value with its arrays restored. Nothing in it is executed."""
     if isinstance(value, dict):
         if set(value) == {_MARK}:
             inner = value[_MARK]
@@ -42,10 +42,10 @@ def arrays_from_json(value: Any) -> Any:
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one content: sorted keys, no spaces, and no number that JSON does not know."""
+    """Canonical JSON: sorted keys, no spaces, no NaN or infinity. Equal content gives equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def content_hash(value: Any) -> str:
-    """The name of a content: the same on every machine."""
+    """SHA-256 of the canonical JSON: the same on every machine."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()

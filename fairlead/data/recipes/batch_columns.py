@@ -1,4 +1,4 @@
-"""The columns of a batch on their way through a recipe: Arrow where it came in, NumPy once it is numbers."""
+"""The columns of a batch inside a recipe: Arrow as read, NumPy once they are numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Frame:
 
     def __init__(self, columns: dict[str, Any], places: Array) -> None:
         self.columns, self.row_numbers = columns, places  # places: each row's number in the source
-        self.flagged: dict[int, float] = {}  # row of the source -> score, as the flagging steps saw it
+        self.flagged: dict[int, float] = {}  # row of the source -> anomaly score
 
     @property
     def rows(self) -> int:
@@ -37,11 +37,11 @@ class Frame:
         return cls(columns, np.arange(first, first + batch.num_rows) if places is None else places)
 
     def copy(self) -> Frame:
-        """The same columns under the same names, for steps that are to leave this one alone."""
+        """A shallow copy, so that steps do not change this frame."""
         return Frame(dict(self.columns), self.row_numbers)
 
     def numbers(self, name: str) -> Array:
-        """A column as numbers of its own width; NaN where one is missing."""
+        """A column as numbers of its own width; NaN for missing values."""
         column = self.columns[name]
         if isinstance(column, np.ndarray):
             return column
@@ -62,12 +62,12 @@ class Frame:
         return cast(Array, column.to_numpy(zero_copy_only=False))
 
     def category_codes(self, name: str) -> tuple[Array, list[Any]]:
-        """A column as places in the list of its distinct values; -1 where one is missing."""
+        """A column as indices into the list of its distinct values; -1 for missing values."""
         column = self.columns[name]
         if isinstance(column, np.ndarray):
             if column.ndim > 1:
-                raise BadData("the recipe", "has several numbers a row by then, and no categories", column=name,
-                              fix="encode it before the step that makes them of it")  # fmt: skip
+                raise BadData("the recipe", "has several numbers per row at this step, not categories", column=name,
+                              fix="encode it before the step that expands it")  # fmt: skip
             column = pa.array(column, from_pandas=column.dtype.kind == "f")
         if not pa.types.is_dictionary(column.type):
             column = _as_json_values(column, name).dictionary_encode()
@@ -77,7 +77,7 @@ class Frame:
         return cast(Array, places.to_numpy(zero_copy_only=False)), cast(list[Any], column.dictionary.to_pylist())
 
     def texts(self, name: str) -> pa.Array:
-        """A column as text; missing ones are null."""
+        """A column as text; missing values are null."""
         column = self.columns[name]
         if isinstance(column, np.ndarray):
             column = pa.array(column)
@@ -86,13 +86,13 @@ class Frame:
         )
 
     def check_new_column(self, name: str, step: str) -> None:
-        """Refuse to put a column where another one is."""
+        """Refuse to overwrite an existing column."""
         if name in self.columns:
             raise BadData("the recipe", f"{step} would overwrite this column", column=name,
-                          fix="leave it out before with select, or give it another name where it is read")  # fmt: skip
+                          fix="drop it before with select, or rename it in the source")  # fmt: skip
 
     def filter(self, mask: Array) -> None:
-        """Leave out the rows where the mask is false."""
+        """Keep only the rows where the mask is true."""
         for name, column in self.columns.items():
             if isinstance(column, pa.Array):
                 self.columns[name] = column.filter(pa.array(mask))
@@ -101,13 +101,13 @@ class Frame:
         self.row_numbers = self.row_numbers[mask]
 
     def batch(self) -> pa.RecordBatch:
-        """All columns as Arrow: what has more than one number a row is a fixed-size list."""
+        """All columns as Arrow; several numbers per row become a fixed-size list."""
         return as_batch({name: column if isinstance(column, pa.Array) else to_array(column)
                          for name, column in self.columns.items()})  # fmt: skip
 
 
 def to_array(column: Any) -> Array:
-    """A column as one array, whatever it is kept as."""
+    """A NumPy or deferred column as one array."""
     if isinstance(column, np.ndarray):
         return column
     out = np.empty(column.shape, column.dtype)
@@ -116,7 +116,7 @@ def to_array(column: Any) -> Array:
 
 
 def as_batch(columns: dict[str, Any]) -> pa.RecordBatch:
-    """Arrays as a record batch without a copy; the shape of a row is kept in its field."""
+    """Arrays as a record batch without a copy; the shape of a row goes into the field's metadata."""
     fields, arrays = [], []
     for name, column in columns.items():
         array = column if isinstance(column, pa.Array) else _as_arrow(column)
@@ -141,13 +141,13 @@ def as_array(column: pa.Array, field: pa.Field) -> Array:
     """A fixed-size column of a record batch as an array in its shape, without a copy."""
     if not pa.types.is_fixed_size_list(column.type):
         return cast(Array, column.to_numpy(zero_copy_only=False))
-    said = (field.metadata or {}).get(b"shape")
-    shape = tuple(json.loads(said)) if said else (column.type.list_size,)
+    written = (field.metadata or {}).get(b"shape")
+    shape = tuple(json.loads(written)) if written else (column.type.list_size,)
     return cast(Array, column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), *shape))
 
 
 def fits_dtype(values: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether all these numbers lie in the range of this type; NaN lies in no range of whole numbers."""
+    """True if all numbers lie in the range of the type; NaN is in no range of whole numbers."""
     if not values.size:
         return True
     least, most = values.min(), values.max()
@@ -159,18 +159,18 @@ def fits_dtype(values: Array, dtype: np.dtype[Any]) -> bool:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds one number a row."""
+    """True if a column of this type holds one number per row."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text, as itself or as codes of a dictionary."""
+    """True if a column of this type holds text, plain or dictionary-encoded."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _as_json_values(column: pa.Array, name: str) -> pa.Array:
-    """A column as values that JSON carries: a recipe is kept with those that it has seen."""
+    """A column as values that JSON can store, because a fitted recipe stores its categories."""
     kind = column.type
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_nan(column), None, column)
@@ -179,7 +179,7 @@ def _as_json_values(column: pa.Array, name: str) -> pa.Array:
     if is_numeric(kind) or is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return column
     raise BadData("the recipe", f"is {kind}, which has no categories", column=name,
-                  fix="read it as text or numbers, or leave it out")  # fmt: skip
+                  fix="read it as text or numbers, or drop it")  # fmt: skip
 
 
 def _without_dictionary(column: pa.Array) -> pa.Array:
@@ -187,14 +187,14 @@ def _without_dictionary(column: pa.Array) -> pa.Array:
 
 
 def column_kinds(frame: Frame, names: Sequence[str]) -> dict[str, str]:
-    """What each column is now, in a word: number, text, or what Arrow calls it."""
-    said = {}
+    """The kind of each column: number, numbers, text, or the name of its Arrow type."""
+    found = {}
     for name in names:
         column = frame.columns[name]
         if isinstance(column, pa.Array):
             kind = column.type
             number = is_numeric(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)
-            said[name] = "number" if number else "text" if is_text(column.type) else str(column.type)
+            found[name] = "number" if number else "text" if is_text(column.type) else str(column.type)
         else:
-            said[name] = "number" if len(column.shape) == 1 else "numbers"
-    return said
+            found[name] = "number" if len(column.shape) == 1 else "numbers"
+    return found

@@ -1,4 +1,4 @@
-"""Steps for categories: codes, one-hot columns and hashes, and a place for values that were never seen."""
+"""The step that encodes categories as codes, one-hot columns or hashes, with a code for unseen values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.data.recipes.step import Learner, State, Step
 
 
 class OneHot:
-    """Codes as columns of zeros with at most a single one a row."""
+    """Codes as one-hot columns: at most one 1 per row."""
 
     dtype = np.dtype(np.uint8)
 
@@ -29,7 +29,7 @@ class OneHot:
         self.set_ones(out, start, stop)
 
     def set_ones(self, out: Array, start: int, stop: int, at: int = 0) -> None:
-        """Set the ones only, ``at`` columns to the right, where zeros are already."""
+        """Set only the ones, ``at`` columns to the right, in an array of zeros."""
         codes = self._codes[start:stop]
         rows = np.arange(len(codes))
         if len(codes) and codes.min() < 0:
@@ -38,11 +38,11 @@ class OneHot:
 
 
 class Encode(Step):
-    """Categories become numbers.
+    """Encode categories as numbers.
 
-    ``ordinal`` gives 0, 1, ... in the order of the values, ``onehot`` a column for each, ``hash`` one of ``buckets``
-    numbers without learning anything. A value that the training part did not have, and what is missing, gets a code
-    (or column) of its own at the end, or ``none`` (-1, or zeros), or is refused.
+    ``ordinal`` gives 0, 1, ... in the order of the values, ``onehot`` one column per value, ``hash`` one of
+    ``buckets`` numbers without fitting. Values that the training part did not have, and missing ones, get their ``own``
+    code (or column) at the end, ``none`` (-1, or zeros), or are refused.
     """
 
     name: ClassVar[str] = "encode"
@@ -51,7 +51,7 @@ class Encode(Step):
     unseen: Literal["own", "none", "refuse"] = "own"
     buckets: int = Field(default=1_024, ge=2, le=1 << 24)
     at_least: int = Field(default=1, ge=1)  # rarer values count as unseen
-    limit: int = Field(default=10_000, ge=1, le=1_000_000)  # of so many values the most frequent are kept
+    limit: int = Field(default=10_000, ge=1, le=1_000_000)  # the most frequent values that are kept
 
     @property
     def changes_columns(self) -> bool:
@@ -67,12 +67,12 @@ class Encode(Step):
                 codes = np.array([hash_bucket(value, self.buckets) for value in values] + [0], np.int64)
             else:
                 codes = self._codes(name, state["known"][place], values, len(places) and int(places.min()) < 0)
-            found = codes[places]  # -1, what is missing, is the last one
+            found = codes[places]  # -1, a missing value, indexes the last code
             if self.how == "onehot":
                 width = len(column_labels(self, state, place))
                 if not width:
-                    raise BadData("the training part", "is never set, so there is no column to make of it", column=name,
-                                  fix="let unseen be own, or leave it out")  # fmt: skip
+                    raise BadData("the training part", "is never set, so it has no one-hot columns", column=name,
+                                  fix="set unseen to own, or drop the column")  # fmt: skip
                 frame.columns[name] = OneHot(found, width)
             else:
                 frame.columns[name] = found
@@ -84,7 +84,7 @@ class Encode(Step):
             strange = [value for value in values if value not in codes] + ([None] if missing else [])
             if strange:
                 raise BadData("the data", f"{printable(strange[0])} was not in the training part", column=name,
-                              fix="let unseen be own or none, or fit the recipe again")  # fmt: skip
+                              fix="set unseen to own or none, or fit the recipe again")  # fmt: skip
         return np.array([codes.get(value, other) for value in values] + [other], np.int64)
 
 
@@ -106,11 +106,11 @@ class _ValueLearner:
 
 
 def column_labels(step: Encode, state: State, place: int) -> list[str]:
-    """What the columns of a one-hot encoding stand for, in their order."""
+    """The labels of one-hot columns, in order."""
     known = [str(value) for value in state["known"][place]]
     return [*known, "(unseen)"] if step.unseen == "own" else known
 
 
 def hash_bucket(value: Any, buckets: int) -> int:
-    """The same number for the same value everywhere (Python's own hash differs from process to process)."""
+    """The bucket of a value, equal in every process (Python's own hash is not)."""
     return zlib.crc32(str(value).encode()) % buckets

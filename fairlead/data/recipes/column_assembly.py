@@ -1,4 +1,4 @@
-"""Steps that decide what comes out: numbers side by side as one matrix, and which columns stay."""
+"""The steps that shape the output: join columns into one matrix, and select columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fairlead.data.recipes.categories import OneHot
 from fairlead.data.recipes.numbers import Scaled, ScaledRun
 from fairlead.data.recipes.step import State, Step
 
-_ROWS = 4_096  # written at a time: a column's stride then stays within the second-level cache
+_ROWS = 4_096  # written at a time, so that the strided writes stay in the second-level cache
 
 
 class Matrix:
-    """Columns side by side, each computed where it lies in the matrix."""
+    """Columns side by side, each computed at its place in the matrix."""
 
     def __init__(self, rows: int, parts: list[Any], dtype: np.dtype[Any], names: Sequence[str] = ()) -> None:
         self.dtype, self._names = dtype, names
@@ -40,14 +40,14 @@ class Matrix:
             self._write_rows(out[begin - start : end - start], begin, end)
 
     def _check(self, start: int, stop: int) -> None:
-        """Refuse numbers that a small type would turn into others."""
+        """Refuse numbers that do not fit a small type."""
         wide = np.empty((stop - start, self.shape[1]))
         self._write_rows(wide, start, stop)
         if not fits_dtype(wide, self.dtype):
             place = next(place for place in range(self.shape[1]) if not fits_dtype(wide[:, place], self.dtype))
             column = self._names[int(np.searchsorted(self._begins, place, "right")) - 1] if self._names else None
-            raise BadData("the data", f"holds numbers that {self.dtype} has no room for, or misses some", column=column,
-                          fix="assemble with dtype: float32, and impute what is missing")  # fmt: skip
+            raise BadData("the data", f"holds missing values, or numbers too large for {self.dtype}", column=column,
+                          fix="assemble with dtype: float32, and impute missing values")  # fmt: skip
 
     def _write_rows(self, out: Array, start: int, stop: int) -> None:
         if self._hot:
@@ -66,7 +66,7 @@ class Matrix:
 
 
 def _adjacent_runs(scaled: list[tuple[int, Scaled]]) -> list[tuple[int, ScaledRun]]:
-    """Scaled columns that lie next to each other, each such row of them written as one."""
+    """Groups of adjacent scaled columns, each written in one go."""
     found: list[tuple[int, list[Scaled]]] = []
     for at, part in scaled:
         if found and found[-1][0] + len(found[-1][1]) == at:
@@ -77,7 +77,7 @@ def _adjacent_runs(scaled: list[tuple[int, Scaled]]) -> list[tuple[int, ScaledRu
 
 
 class Assemble(Step):
-    """Put columns side by side as one matrix, ready to be a tensor; they are no columns of their own any more."""
+    """Join columns into one matrix, ready to become a tensor; the original columns are removed."""
 
     name: ClassVar[str] = "assemble"
     columns: tuple[str, ...] = ("*",)
@@ -89,7 +89,7 @@ class Assemble(Step):
         return True
 
     def resolve(self, frame: Frame, target: str | None) -> list[str]:
-        """A pattern means numbers only; text that is named is refused when it is applied."""
+        """The columns to join. A pattern matches only numbers; text given by name is refused later, by ``apply``."""
         chosen = super().resolve(frame, target)
         kind = column_kinds(frame, chosen)
         return [name for name in chosen if name in self.columns or kind[name] in ("number", "numbers")]
@@ -115,7 +115,9 @@ class Select(Step):
 
     def resolve(self, frame: Frame, target: str | None) -> list[str]:
         chosen = super().resolve(frame, target)
-        chosen += [name for name in self.columns if name in frame.columns and name not in chosen]  # one called "text"
+        chosen += [
+            name for name in self.columns if name in frame.columns and name not in chosen
+        ]  # a column may be called "text"
         if target is not None and target in frame.columns and target not in chosen and self.uses_patterns:
             chosen.append(target)
         return chosen
@@ -125,5 +127,5 @@ class Select(Step):
 
 
 def row_width(column: Any) -> int:
-    """How many numbers a row of this column has."""
+    """Numbers per row of a column."""
     return int(np.prod(column.shape[1:])) if len(column.shape) > 1 else 1

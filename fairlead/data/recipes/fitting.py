@@ -1,4 +1,4 @@
-"""Fitting: as few passes over the training part as its steps allow, several batches at a time, in bounded memory."""
+"""Fits recipes: as few passes over the training part as the steps allow, in parallel and bounded memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def learn(
 
 
 def _text_to_encode(steps: Sequence[Step], target: str | None, probe: Frame) -> list[str]:
-    """Text that is going to be encoded: it is kept as places in its dictionary, which are looked up only once."""
+    """Text columns that a step encodes. They stay dictionary-encoded, so that each distinct value is looked up once."""
     found: set[str] = set()
     for step in steps:
         if isinstance(step, Encode) and (step.uses_patterns or set(step.columns) <= set(probe.columns)):
@@ -68,7 +68,7 @@ def _text_to_encode(steps: Sequence[Step], target: str | None, probe: Frame) -> 
 def _ready_learners(
     steps: Sequence[Step], target: str | None, states: list[State | None], frame: Frame
 ) -> tuple[dict[int, Learner], Frame]:
-    """Who can learn in the next pass: every step whose columns no step that is still to be learned will change."""
+    """The steps that can learn in the next pass: no unlearned step before them changes their columns."""
     learners: dict[int, Learner] = {}
     changing: set[str] = set()
     renaming = False
@@ -78,7 +78,7 @@ def _ready_learners(
             step.apply(state, frame)
             continue
         if renaming and (step.uses_patterns or not set(step.columns) <= set(frame.columns)):
-            break  # which columns are meant, is known after the next pass only
+            break  # the columns are known only after the next pass
         columns = step.resolve(frame, target)
         if not set(columns) & changing:
             learner = step.learner(columns, frame)
@@ -90,7 +90,7 @@ def _ready_learners(
         changing |= set(columns)
         renaming = renaming or step.changes_columns
         if step.drops_rows:
-            break  # everything after it sees other rows
+            break  # later steps see other rows
     return learners, frame
 
 
@@ -120,18 +120,18 @@ def _learning_pass(
 
 
 class _TrainingRows:
-    """The rows of a source that are learned from."""
+    """The rows of a source to learn from: a part of it, a sample, or both."""
 
     def __init__(self, spool: Spool, part: Part | None, sample: float | None, seed: int, workers: int) -> None:
         self._spool, self._part, self._sample, self._seed, self._workers = spool, part, sample, seed, workers
         self.words: list[str] = []
 
-    def each(self, look: Any) -> Any:
-        """What ``look`` makes of every batch, in the order of the source."""
-        return map_in_order(lambda each: look(self._frame(*each)), self._spool.numbered(), self._workers)
+    def each(self, summarise: Any) -> Any:
+        """The summary of every batch, in the order of the source."""
+        return map_in_order(lambda each: summarise(self._frame(*each)), self._spool.numbered(), self._workers)
 
     def probe(self) -> Frame:
-        """A batch to see the columns of."""
+        """The first batch, to resolve columns."""
         batch = self._spool.first_batch()
         if batch is None:
             raise BadData("the training part", "has no rows", fix="give a source that is not empty")

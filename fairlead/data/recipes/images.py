@@ -1,4 +1,4 @@
-"""Steps for images: decode, bring to one size, and normalise each channel."""
+"""The step for images: decode, scale to one size, normalise each channel."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fairlead.data.errors import BadData
 from fairlead.data.recipes.batch_columns import Array, Frame
 from fairlead.data.recipes.step import Learner, State, Step
 
-_MOST_PIXELS = 64_000_000  # of one image: what a small file may not unpack to
+_MOST_PIXELS = 64_000_000  # of one image: guards against decompression bombs
 
 
 class Pixels:
-    """Bytes of pixels as numbers of a common scale, computed where they are written."""
+    """Pixels normalised to float32 or left as bytes, computed at their destination."""
 
     def __init__(self, pixels: Array, shift: Array, scale: Array, chw: bool, dtype: np.dtype[Any]) -> None:
         self._pixels = pixels.transpose(0, 3, 1, 2) if chw else pixels
@@ -26,7 +26,7 @@ class Pixels:
         self.shape, self.dtype = self._pixels.shape, dtype
 
     def write(self, out: Array, start: int, stop: int) -> None:
-        for begin in range(start, stop, 256):  # in the cache
+        for begin in range(start, stop, 256):  # small enough for the cache
             some = self._pixels[begin : min(begin + 256, stop)]
             into = out[begin - start : begin - start + len(some)]
             if self.dtype == np.uint8:
@@ -37,10 +37,10 @@ class Pixels:
 
 
 class Image(Step):
-    """Encoded images or arrays of pixels become (channels, height, width), scaled to 0..1 and then normalised.
+    """Turn encoded images or arrays of pixels into (channels, height, width), scaled to 0..1 and normalised.
 
-    ``mean`` and ``std`` are those of each channel, given or ``fit`` to the training part. With ``dtype: uint8`` the
-    bytes stay as they are (a quarter of the memory), and the model normalises them.
+    ``mean`` and ``std`` per channel are given or ``fit`` to the training part. With ``dtype: uint8`` the bytes stay as
+    they are (a quarter of the memory), and the model normalises them.
     """
 
     name: ClassVar[str] = "image"
@@ -62,7 +62,7 @@ class Image(Step):
         if isinstance(column, np.ndarray):
             return self._arrays(column, name, size)
         if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-            raise BadData("the recipe", f"is {column.type}, neither files nor pixels", column=name,
+            raise BadData("the recipe", f"is {column.type}, neither encoded images nor pixels", column=name,
                           fix="read the images as bytes, or as arrays of uint8")  # fmt: skip
         decoded = []
         for row, encoded in enumerate(column.to_pylist()):
@@ -78,23 +78,23 @@ class Image(Step):
         from fairlead.data.readers.images import UNSCALED_MODES, to_eight_bits
 
         if encoded is None:
-            raise BadData("the data", "is missing", row=row + 1, column=name, fix="leave the row out")
+            raise BadData("the data", "is missing", row=row + 1, column=name, fix="drop the row")
         try:
             with Pillow.open(BytesIO(encoded)) as opened:
                 if opened.width * opened.height > self.limit_pixels:
                     raise BadData("the data", f"an image of {opened.width} x {opened.height} is too large",
-                                  row=row + 1, column=name, fix="raise limit_pixels, or leave it out")  # fmt: skip
+                                  row=row + 1, column=name, fix="raise limit_pixels, or drop the row")  # fmt: skip
                 if opened.mode in UNSCALED_MODES:
                     raise BadData("the data", "has pixels of 32 bits", row=row + 1, column=name,
-                                  fix="bring it to 8 or 16 bits a channel")  # fmt: skip
+                                  fix="convert it to 8 or 16 bits per channel")  # fmt: skip
                 image = to_eight_bits(opened).convert("RGB" if self.channels == 3 else "L")
         except Pillow.DecompressionBombError:
             raise BadData("the data", f"an image of more than {self.limit_pixels:,} pixels is too large", row=row + 1,
-                          column=name, fix="make it smaller, or leave it out") from None  # fmt: skip
+                          column=name, fix="scale it down, or drop the row") from None  # fmt: skip
         except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-            why = "its format is not known" if isinstance(error, UnidentifiedImageError) else error
-            raise BadData("the data", f"is no image: {why}", row=row + 1, column=name,
-                          fix="repair the file, or leave it out") from None  # fmt: skip
+            why = "unknown format" if isinstance(error, UnidentifiedImageError) else error
+            raise BadData("the data", f"is not an image: {why}", row=row + 1, column=name,
+                          fix="repair the file, or drop the row") from None  # fmt: skip
         if size and (image.height, image.width) != size:
             image = image.resize((size[1], size[0]), Pillow.Resampling.BILINEAR)
         return np.asarray(image, np.uint8).reshape(image.height, image.width, self.channels)
@@ -121,7 +121,7 @@ class Image(Step):
 
 
 class _ChannelLearner:
-    """Counts every shade of every channel: mean and spread follow exactly."""
+    """Counts every value of every channel, which gives exact mean and standard deviation."""
 
     def __init__(self, columns: list[str], step: Image) -> None:
         self._columns, self._step = columns, step

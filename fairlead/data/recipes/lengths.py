@@ -1,4 +1,4 @@
-"""Steps for lists of unlike length: pad them to one length, and say which bucket each belongs to."""
+"""The step that pads lists to one length and assigns them to length buckets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fairlead.data.recipes.step import Learner, State, Step
 
 
 class Pad(Step):
-    """Lists become rows of one length, NAME_length says how much of it counts, NAME_bucket who is about as long.
+    """Cut and pad lists to one length; NAME_length holds the used length, NAME_bucket the length bucket.
 
-    ``length`` is what is cut and padded to, or as much as ``coverage`` of the lists need; ``buckets`` is how many
-    there shall be (about as many lists in each) or the lengths that they end with.
+    Without ``length``, ``coverage`` of the lists fit uncut. ``buckets`` is their number (about equally full) or the
+    list of their upper lengths.
     """
 
     name: ClassVar[str] = "pad"
@@ -47,15 +47,15 @@ class Pad(Step):
             frame.columns[f"{name}_bucket"] = np.searchsorted(ends, lengths_cut).astype(np.int32)
 
     def _check(self, values: Array, name: str) -> None:
-        """Refuse what would become another number."""
+        """Refuse values that the target type would change."""
         whole = np.dtype(self.dtype).kind == "i"
         what = fix = ""
         if values.dtype.kind not in "iufb":
-            what, fix = "holds lists of something else than numbers", "encode or tokenise it first"
+            what, fix = "holds lists of other values than numbers", "encode or tokenise it first"
         elif whole and values.dtype.kind == "f" and np.isnan(values).any():
-            what, fix = "holds lists in which values are missing", "fill them in, or pad with dtype: float32"
+            what, fix = "holds lists with missing values", "fill them in, or pad with dtype: float32"
         elif whole and values.dtype.kind == "f" and (values != np.floor(values)).any():
-            what, fix = f"holds fractions, which {self.dtype} does not", "pad with dtype: float32"
+            what, fix = f"holds fractions, which {self.dtype} cannot store", "pad with dtype: float32"
         elif whole and not fits_dtype(values, np.dtype(self.dtype)):
             what, fix = f"holds numbers too large for {self.dtype}", "pad with dtype: int64 or float32"
         if what:
@@ -103,9 +103,9 @@ class _LengthLearner:
 
 
 def _lists(frame: Frame, name: str) -> tuple[Array, Array]:
-    """The values of all lists in a row, and how long each is."""
+    """The concatenated values of all lists, and the length of each."""
     column: Any = frame.columns[name]
     if not isinstance(column, pa.Array) or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        raise BadData("the recipe", "holds no lists", column=name, fix="tokenise it with pad: false, or leave it out")
+        raise BadData("the recipe", "holds no lists", column=name, fix="tokenise it with pad: false, or drop it")
     lengths = np.nan_to_num(column.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
     return column.flatten().to_numpy(zero_copy_only=False), lengths

@@ -1,4 +1,4 @@
-"""Steps for numbers: bring them to one scale, and fill in what is missing."""
+"""The steps for numbers: normalise them, and impute missing values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.data.recipes.step import Learner, State, Step
 
 
 class Scaled:
-    """A column as (value - shift) * scale in single precision, computed where it is written."""
+    """A column as (value - shift) * scale in float32, computed at its destination."""
 
     dtype = np.dtype(np.float32)
 
@@ -30,7 +30,7 @@ class Scaled:
 
 
 class ScaledRun:
-    """Scaled columns that stand side by side: computed in a block of their own, and turned into rows in one go."""
+    """Adjacent scaled columns: computed column by column in one block, then transposed into rows."""
 
     def __init__(self, parts: Sequence[Scaled]) -> None:
         self._values = [part.values for part in parts]
@@ -49,7 +49,7 @@ class ScaledRun:
 
 
 class Normalise(Step):
-    """Bring numbers to one scale. ``log`` is sign(x) log(1 + abs x) and learns nothing; the others are fitted."""
+    """Scale numbers. ``log`` is sign(x) log(1 + abs x) and needs no fitting; the others are fitted."""
 
     name: ClassVar[str] = "normalise"
     how: Literal["standard", "minmax", "robust", "log"] = "standard"
@@ -63,7 +63,7 @@ class Normalise(Step):
         for place, name in self.present_columns(state, frame):
             values = frame.numbers(name)
             if self.how == "log":
-                # As fractions first: the least of whole numbers has no opposite among them.
+                # As floats first: the smallest integer has no positive counterpart.
                 wide = values.astype(np.result_type(values, np.float32), copy=False)
                 frame.columns[name] = np.copysign(np.log1p(np.abs(wide)), wide)
             else:
@@ -91,12 +91,12 @@ class _ScaleLearner:
             shift, width = np.where(empty, 0.0, seen.least), np.where(empty, 1.0, seen.most - seen.least)
         else:
             shift, width = seen.mean, seen.deviation
-            width = np.where(width <= np.abs(shift) * 1e-13, 0.0, width)  # rounding of a constant is no spread
+            width = np.where(width <= np.abs(shift) * 1e-13, 0.0, width)  # a constant has only rounding noise
         return {"columns": self._columns, "shift": shift, "scale": 1.0 / np.where(width > 0, width, 1.0)}
 
 
 class _QuartileLearner:
-    """Median and distance between the quartiles: what outliers do not move."""
+    """Learns median and interquartile range, which are robust to outliers."""
 
     def __init__(self, columns: list[str]) -> None:
         self._columns, self._seen = columns, [Quantiles() for _ in columns]
@@ -115,7 +115,7 @@ class _QuartileLearner:
 
 
 class Impute(Step):
-    """Fill in what is missing; with ``indicator`` a column NAME_missing says where that was."""
+    """Fill in missing values; with ``indicator`` a column NAME_missing marks them."""
 
     name: ClassVar[str] = "impute"
     how: Literal["mean", "median", "most_frequent", "constant"] = "mean"
@@ -181,11 +181,11 @@ class _FillValueLearner:
             found = seen.top()
             return 0.0 if found is None else found
         middle = seen.quantiles(0.5)[0] if isinstance(seen, Quantiles) else float(seen.mean[0])
-        return middle if np.isfinite(middle) else 0.0  # a column of which nothing is known
+        return middle if np.isfinite(middle) else 0.0  # the column is never set
 
 
 def value_counts(frame: Frame, name: str) -> dict[Any, int]:
-    """How often each value of a column occurs in a batch; what is missing is not counted."""
+    """How often each value of a column occurs in a batch, without missing values."""
     places, values = frame.category_codes(name)
     counts = np.bincount(places[places >= 0] if len(places) and places.min() < 0 else places, minlength=len(values))
     return {value: count for value, count in zip(values, counts.tolist(), strict=True) if count and value is not None}
@@ -199,13 +199,13 @@ def _sketch(values: Array) -> Quantiles:
 
 def _as_number(value: Any, name: str) -> float:
     if isinstance(value, str) or value is None:
-        raise BadData("the recipe", f"{value!r} cannot stand for a missing number", column=name,
-                      fix="give impute a value that is a number")  # fmt: skip
+        raise BadData("the recipe", f"{value!r} cannot replace a missing number", column=name,
+                      fix="give impute a number as value")  # fmt: skip
     return float(value)
 
 
 def _check_finite(columns: list[str], seen: Array) -> None:
     for name, value in zip(columns, seen, strict=True):
         if not np.isfinite(value):
-            raise BadData("the training part", "holds infinity, or numbers too large to add up", column=name,
-                          fix="normalise it with how: log or robust, or leave it out")  # fmt: skip
+            raise BadData("the training part", "holds infinity, or numbers too large to sum", column=name,
+                          fix="normalise it with how: log or robust, or drop it")  # fmt: skip

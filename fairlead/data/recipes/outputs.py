@@ -1,4 +1,4 @@
-"""The columns that come out of a recipe, with their types, shapes and labels."""
+"""Describes the output columns of a recipe: types, shapes and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.data.recipes.step import State, Step
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column that comes out: the shape and type of a row, and what its numbers stand for where that is known."""
+    """An output column: type and shape of a row, and the labels of its numbers if known."""
 
     name: str
     dtype: str
@@ -28,7 +28,7 @@ class Output:
 def describe_outputs(
     steps: Sequence[Step], target: str | None, states: Sequence[State], frame: Frame
 ) -> tuple[Output, ...]:
-    """What comes out, from a batch that went through; one-hot columns and matrices say what they are made of."""
+    """The output columns, from a batch that passed all steps; one-hot columns and matrices get labels."""
     parts: dict[str, list[str]] = {}
     for step, state in zip(steps, states, strict=True):
         if isinstance(step, Encode) and step.how == "onehot":
@@ -53,7 +53,7 @@ def describe_outputs(
 
 
 def _dtype(column: Any) -> str:
-    """As NumPy writes it where it is numbers, as Arrow does otherwise."""
+    """The NumPy name of a numeric type, else the Arrow name."""
     if not isinstance(column, pa.Array):
         return str(column.dtype)
     if pa.types.is_boolean(column.type):

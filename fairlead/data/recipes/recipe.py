@@ -1,4 +1,4 @@
-"""A recipe: steps in their order, declared in Python or YAML, and the fitted recipe that replays them anywhere."""
+"""A recipe, declared in Python or YAML as ordered steps, and the fitted recipe that replays them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STEPS: Mapping[str, type[Step]] = {
 
 @dataclass(frozen=True, slots=True, init=False)
 class Recipe:
-    """Steps in their order. ``target`` is what is to be predicted: only a step that names it may touch it."""
+    """Ordered steps. ``target`` is the column to predict: only a step that names it changes it."""
 
     steps: tuple[Step, ...]
     target: str | None
@@ -50,7 +50,7 @@ class Recipe:
         self, steps: Iterable[Step | Mapping[str, Any]], target: str | None = None, version: int = VERSION
     ) -> None:
         if version != VERSION:
-            raise InvalidSpec(f"{version!r} is not a version of recipes that is known here", field="version",
+            raise InvalidSpec(f"{version!r} is not a known recipe version", field="version",
                               value=version, fix=f"write version: {VERSION}")  # fmt: skip
         read = tuple(each if isinstance(each, Step) else _parse_step(each, place) for place, each in enumerate(steps))
         object.__setattr__(self, "steps", read)
@@ -59,7 +59,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, document: Any, source: str = "recipe") -> Recipe:
-        """A recipe as YAML or JSON has it."""
+        """Read a recipe from a parsed YAML or JSON document."""
         if isinstance(document, list):
             document = {"steps": document}
         if not isinstance(document, dict) or not isinstance(document.get("steps"), list):
@@ -81,7 +81,7 @@ class Recipe:
             raise InvalidSpec(f"is not YAML: {problem}", field=source, fix="check its indentation and quotes") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe with every default left out, as it would be written by hand."""
+        """The recipe as a document without defaults, as one would write it by hand."""
         steps = [{each.name: each.model_dump(mode="json", exclude_defaults=True, by_alias=True)} for each in self.steps]
         return {"version": self.version, "steps": steps} | ({"target": self.target} if self.target else {})
 
@@ -90,38 +90,38 @@ class Recipe:
 
     @property
     def hash(self) -> str:
-        """The name of what is declared, before anything was learned."""
+        """Hash of the declaration, before fitting."""
         return content_hash(self.to_dict())
 
     def fit(self, source: BatchSource, *, part: Part | None = None, sample: float | None = None, seed: int = 0,
             workers: int | None = None) -> FittedRecipe:  # fmt: skip
-        """Learn from the training part: from all of the source, from a part of it, or from a sample of either."""
+        """Fit the recipe on all of the source, on a part of it, or on a sample of either."""
         learned = learn(self.steps, self.target, source, part=part, sample=sample, seed=seed, workers=workers)
         return FittedRecipe(self, learned.states, learned.inputs, learned.outputs, learned.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedRecipe:
-    """Steps with what they have learned. Two with the same hash do the same to the same data."""
+    """Steps with their learned state. Equal hashes mean equal results on equal data."""
 
     recipe: Recipe
     states: tuple[State, ...]
     inputs: dict[str, str]  # column -> its Arrow type in the training part
     outputs: tuple[Output, ...]
-    rows: int = 0  # that were learned from
-    _checked_schemas: list[pa.Schema] = field(default_factory=list, repr=False)  # schemas that were looked at already
+    rows: int = 0  # rows of the training part
+    _checked_schemas: list[pa.Schema] = field(default_factory=list, repr=False)  # the schemas that passed `check` last
 
     # ------------------------------------------------------------ replay
 
     def replay(self, batch: pa.RecordBatch, places: Array | None = None) -> Frame:
-        """The batch through all steps; ``places`` are the numbers of its rows in the source."""
+        """Run the batch through all steps; ``places`` are the numbers of its rows in the source."""
         frame = self._input_frame(batch, places)
         for step, state in zip(self.recipe.steps, self.states, strict=True):
             step.apply(state, frame)
         return frame
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch as a model takes it. Its target may be missing; no other column may."""
+        """Prepare a batch for a model. Its target may be missing, no other column."""
         return self.replay(batch).batch()
 
     def _input_frame(self, batch: pa.RecordBatch, places: Array | None) -> Frame:
@@ -130,13 +130,13 @@ class FittedRecipe:
             batch.select([name for name in self.inputs if name in batch.schema.names]), places=places
         )
         for name, column in frame.columns.items():
-            if isinstance(column, pa.Array) and pa.types.is_null(column.type):  # a batch in which nothing is known
+            if isinstance(column, pa.Array) and pa.types.is_null(column.type):  # a batch without any value
                 kind = {"text": pa.string(), "number": pa.float64()}.get(self._kinds[name], pa.null())
                 frame.columns[name] = column.cast(kind)
         return frame
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse data of another schema, and say which columns."""
+        """Refuse data of another schema; the error names the columns."""
         if any(schema.equals(each) for each in self._checked_schemas):
             return
         missing = [name for name in self.inputs if name not in schema.names and name != self.recipe.target]
@@ -153,13 +153,13 @@ class FittedRecipe:
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
-        return {name: _kind(said) for name, said in self.inputs.items()}
+        return {name: _kind(arrow_type) for name, arrow_type in self.inputs.items()}
 
-    # ------------------------------------------------------------ what it says of itself
+    # ------------------------------------------------------------ description
 
     @property
     def features(self) -> tuple[Output, ...]:
-        """The columns that a model takes."""
+        """The input columns of a model."""
         return tuple(each for each in self.outputs if each.name != self.recipe.target)
 
     @property
@@ -169,14 +169,14 @@ class FittedRecipe:
 
     @property
     def flagged(self) -> dict[int, float]:
-        """Rows of the training part's sample that were flagged, with their scores; a data set keeps all of its own."""
+        """Flagged rows of the training sample, with scores; a data set lists all flagged rows of its own."""
         found: dict[int, float] = {}
         for step, state in zip(self.recipe.steps, self.states, strict=True):
             if isinstance(step, Flag):
                 found |= {int(row): float(score) for row, score in state["flagged"].items()}
         return found
 
-    # ------------------------------------------------------------ as a document
+    # ------------------------------------------------------------ serialisation
 
     @cached_property
     def _document(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class FittedRecipe:
 
     @cached_property
     def hash(self) -> str:
-        """The name of this content."""
+        """Hash of steps and learned state."""
         return content_hash(self._document)
 
     def to_json(self) -> str:
@@ -200,15 +200,15 @@ class FittedRecipe:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, expect: str | None = None) -> FittedRecipe:
-        """Read it back; with ``expect`` it must have that hash."""
+        """Read a fitted recipe; with ``expect``, refuse one of another hash."""
         try:
             written = json.loads(text)
             fitted = cls._from_document(written)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidSpec(f"is not a fitted recipe: {error}", field="recipe", fix="fit it again") from None
         if expect is not None and fitted.hash != expect:
-            raise InvalidSpec(f"has the hash {fitted.hash[:12]}, not {expect[:12]}: it was changed", field="recipe",
-                              fix="take it from where the model came from")  # fmt: skip
+            raise InvalidSpec(f"has the hash {fitted.hash[:12]}, not {expect[:12]}: it was modified", field="recipe",
+                              fix="use the recipe stored with the model")  # fmt: skip
         return fitted
 
     @classmethod
@@ -235,7 +235,7 @@ def _parse_step(written: Any, place: int) -> Step:
     elif len(written) == 1:
         name, settings = next(iter(written.items()))
     else:
-        raise InvalidSpec(f"has {len(written)} names", field=where, fix="write each as an item: - name: ...")
+        raise InvalidSpec(f"has {len(written)} names", field=where, fix="write each step as an item: - name: ...")
     kind = STEPS.get(str(name))
     if kind is None:
         close = get_close_matches(str(name), STEPS, n=1)
@@ -250,9 +250,10 @@ def _parse_step(written: Any, place: int) -> Step:
         raise invalid(error, kind, f"{where}: {name}") from None
 
 
-def _kind(said: str) -> str:
-    """What a type was in a word, from how Arrow writes it."""
-    inner = said.removeprefix("dictionary<values=").split(",")[0] if said.startswith("dictionary") else said
+def _kind(arrow_type: str) -> str:
+    """The kind of a column (number, numbers, text, ...), from the name of its Arrow type."""
+    is_dictionary = arrow_type.startswith("dictionary")
+    inner = arrow_type.removeprefix("dictionary<values=").split(",")[0] if is_dictionary else arrow_type
     if inner.startswith(("int", "uint", "float", "double", "halffloat", "bool", "decimal")):
         return "number"
     if inner in ("string", "large_string"):

@@ -1,4 +1,4 @@
-"""What is learned from a stream in bounded memory: moments, quantiles, counts, and a fair sample of rows."""
+"""Streaming statistics in bounded memory: moments, quantiles, counts, and a uniform sample of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Moments:
         self.least, self.most = np.full(columns, np.inf), np.full(columns, -np.inf)
 
     def measure(self, column: int, values: Array, *, range_too: bool = True) -> None:
-        """Look at one column of a batch. Missing values are not counted."""
+        """Compute the moments of one column of a batch, without missing values."""
         if values.dtype.kind == "f":
             values = without_missing(values)
         count = len(values)
@@ -29,9 +29,9 @@ class Moments:
             return
         total = float(values.sum(dtype=np.float64))
         mean = total / count
-        with np.errstate(invalid="ignore", over="ignore"):  # who learns from it looks whether it is finite
+        with np.errstate(invalid="ignore", over="ignore"):  # learners check for infinity
             away = values - mean
-            square = float(np.einsum("i,i->", away, away))  # BLAS would call in other threads for a dot
+            square = float(np.einsum("i,i->", away, away))  # a BLAS dot product would start threads
         self.count[column], self.mean[column], self.m2[column] = count, mean, square
         if range_too:
             self.least[column], self.most[column] = values.min(), values.max()
@@ -57,7 +57,7 @@ class Quantiles:
 
     def __init__(self) -> None:
         self._levels: list[Array] = [np.empty(0)]
-        self._odd = 0  # which half of a full level goes up: in turn instead of by lot, so that a fit can be repeated
+        self._odd = 0  # which half of a full level moves up: alternating, not random, so that fits are repeatable
 
     def add(self, values: Array) -> None:
         values = without_missing(np.asarray(values, dtype=np.float64))
@@ -65,7 +65,7 @@ class Quantiles:
         self._compact()
 
     def merge(self, other: Quantiles) -> None:
-        """Take in what another sketch saw."""
+        """Merge another sketch into this one."""
         while len(self._levels) < len(other._levels):
             self._levels.append(np.empty(0))
         for level, held in enumerate(other._levels):
@@ -88,7 +88,7 @@ class Quantiles:
             level += 1
 
     def quantiles(self, *parts: float) -> list[float]:
-        """The values below which these parts of the column lie; NaN when nothing was seen."""
+        """The values at these quantiles (0..1); NaN for an empty sketch."""
         values = np.concatenate(self._levels)
         if not len(values):
             return [float("nan")] * len(parts)
@@ -116,19 +116,19 @@ class FrequentValues:
             self.counts = dict(kept)
 
     def common(self, at_least: int = 1, most: int | None = None) -> list[Any]:
-        """The values that occur often enough, in their own order, whatever order they came in."""
+        """The values with at least ``at_least`` occurrences (at most ``most`` of them), sorted by value."""
         enough = [(value, count) for value, count in self.counts.items() if count >= at_least]
         if most is not None and len(enough) > most:
             enough = heapq.nsmallest(most, enough, key=lambda each: (-each[1], str(each[0])))
         return sorted((value for value, _ in enough), key=lambda value: (str(type(value)), value))
 
     def top(self) -> Any:
-        """The most frequent value; of equally frequent ones the first in order."""
+        """The most frequent value; among equals the first in order."""
         return min(self.counts, key=lambda value: (-self.counts[value], str(value))) if self.counts else None
 
 
 class Reservoir:
-    """A uniform sample of rows by the smallest of seeded keys: the same whatever the batches were (Efraimidis 2006)."""
+    """A uniform sample: the rows with the smallest seeded keys, independent of the batches (Efraimidis 2006)."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size, self._seed = size, seed
@@ -136,7 +136,7 @@ class Reservoir:
         self._values: Array | None = None
 
     def choose(self, places: Array) -> tuple[Array, Array]:
-        """Which rows of a batch might stay, and their keys, from their numbers in the source."""
+        """The rows of a batch that may enter the sample, and their keys, which follow from the row numbers."""
         keys = splitmix64(places.astype(np.uint64), self._seed)
         if len(keys) > self._size:
             chosen = np.argpartition(keys, self._size - 1)[: self._size]
@@ -151,7 +151,7 @@ class Reservoir:
         self._keys, self._rows, self._values = keys[order], rows[order], values[order]
 
     def sample(self) -> tuple[Array, Array]:
-        """The rows' numbers and values, in the order of the source."""
+        """Row numbers and values of the sample, in the order of the source."""
         if self._values is None:
             return self._rows, np.empty((0, 0))
         order = np.argsort(self._rows)
@@ -159,7 +159,7 @@ class Reservoir:
 
 
 def splitmix64(numbers: Array, seed: int) -> Array:
-    """A 64-bit number from each: SplitMix64's finaliser, for lots that do not depend on who draws them."""
+    """A 64-bit hash of each number (the finaliser of SplitMix64), equal on every machine."""
     with np.errstate(over="ignore"):
         state = numbers + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & (1 << 64) - 1)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -168,7 +168,7 @@ def splitmix64(numbers: Array, seed: int) -> Array:
 
 
 def without_missing(values: Array) -> Array:
-    """The values that are there."""
+    """The values without NaN."""
     if values.dtype.kind != "f":
         return values
     missing = np.isnan(values)

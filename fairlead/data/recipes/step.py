@@ -1,4 +1,4 @@
-"""What every step of a recipe is: declared once, learned from a stream where it needs to, replayed on any batch."""
+"""The base of recipe steps: declared, optionally fitted on a stream, and replayed on any batch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fairlead.data.recipes.batch_columns import Frame, column_kinds
 from fairlead.errors import InvalidSpec
 
 State = dict[str, Any]
-"""What a step has learned, as JSON and arrays; ``columns`` are the names that it was resolved to."""
+"""The learned state of a step, as JSON values and arrays; ``columns`` are the resolved names."""
 
 
 class Learner(Protocol):
-    """Learns from batches: ``look`` may run for several batches at once, ``add`` is called in their order."""
+    """Learns from batches: ``summarise`` may run for several batches at once, ``add`` is called in their order."""
 
     def summarise(self, frame: Frame) -> Any: ...
 
@@ -41,21 +41,21 @@ class Step(BaseModel):
 
     @property
     def changes_columns(self) -> bool:
-        """Whether another set of columns counts as numeric or text after this step."""
+        """True if patterns such as ``numeric`` match other columns after this step."""
         return False
 
     @property
     def drops_rows(self) -> bool:
-        """Whether the step takes rows out."""
+        """True if the step removes rows."""
         return False
 
     @property
     def uses_patterns(self) -> bool:
-        """Whether the columns follow from what is there, rather than being said by name."""
+        """True if the columns are chosen by a pattern rather than by name."""
         return any(each in ("numeric", "text", "*") or "*" in each for each in self.columns)
 
     def resolve(self, frame: Frame, target: str | None) -> list[str]:
-        """The columns that are meant, in the order of the data; refuses names that are not there."""
+        """The chosen columns; refuses names that do not exist."""
         names = list(frame.columns)
         kind = column_kinds(frame, names)
         chosen: dict[str, None] = {}
@@ -64,7 +64,7 @@ class Step(BaseModel):
         return [name for name in chosen if not any(fnmatchcase(name, each) for each in self.leave)]
 
     def learner(self, columns: list[str], frame: Frame) -> Learner | None:
-        """Who learns this step; None where there is nothing to learn."""
+        """The learner of this step; None if there is nothing to learn."""
         return None
 
     def apply(self, state: State, frame: Frame) -> None:
@@ -72,7 +72,7 @@ class Step(BaseModel):
         raise NotImplementedError
 
     def present_columns(self, state: State, frame: Frame) -> list[tuple[int, str]]:
-        """The columns of the state with their places. A target may be absent: nobody knows it when a model serves."""
+        """Indices and names of the state's columns that the frame has. A served model gets no target."""
         return [(place, name) for place, name in enumerate(state["columns"]) if name in frame.columns]
 
 

@@ -1,4 +1,4 @@
-"""Steps for text: tokens by a trained or given vocabulary, padded to one length (Hugging Face tokenizers)."""
+"""The step that tokenises text with a trained or given vocabulary (Hugging Face tokenizers) and pads it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fairlead.data.recipes.step import Learner, State, Step
 from fairlead.errors import InvalidSpec
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-_LONGEST = 20_000  # characters of a text that are learned from
+_LONGEST = 20_000  # characters of a text used for training
 
 
 class Tokenise(Step):
-    """Text becomes numbers of tokens, with their count in NAME_length.
+    """Turn text into token ids, with their count in NAME_length.
 
-    ``vocabulary`` is a size to train, a list of tokens, or a tokenizer.json; ``length`` is what texts are cut and
-    padded to, or as many tokens as ``coverage`` of the texts need. With ``pad: false`` a step ``pad`` follows.
-    A vocabulary of ``wordpiece`` can only be given: the library numbers a trained one differently every time.
+    ``vocabulary`` is a size to train, a list of tokens, or a tokenizer.json. Texts are cut and padded to ``length``;
+    without it, ``coverage`` of the texts fit uncut. With ``pad: false`` a step ``pad`` must follow. A vocabulary for
+    ``wordpiece`` must be given: the library numbers a trained one differently every time.
     """
 
     name: ClassVar[str] = "tokenise"
@@ -36,7 +36,7 @@ class Tokenise(Step):
     length: int | None = Field(default=None, ge=1, le=65_536)
     coverage: float = Field(default=0.95, gt=0, le=1)
     pad: bool = True
-    texts: int = Field(default=20_000, ge=1, le=1_000_000)  # that the vocabulary is trained on
+    texts: int = Field(default=20_000, ge=1, le=1_000_000)  # sampled to train the vocabulary
     seed: int = 0
 
     @property
@@ -62,7 +62,7 @@ class Tokenise(Step):
 
 
 class _VocabularyLearner:
-    """Trains on a fair sample of the texts of all its columns, so that memory does not grow with the data."""
+    """Trains on a uniform sample of the texts of all columns, so that memory stays bounded."""
 
     def __init__(self, columns: list[str], step: Tokenise) -> None:
         self._columns, self._step = columns, step
@@ -96,11 +96,11 @@ class _VocabularyLearner:
 
 
 def train_tokenizer(step: Tokenise, texts: list[str]) -> Any:
-    """A tokenizer with a vocabulary of the wanted size, learned from texts."""
+    """Train a tokenizer with a vocabulary of the requested size."""
     from tokenizers import trainers
 
     if step.model == "wordpiece":
-        raise InvalidSpec("cannot be trained twice with the same result", field="tokenise.model", value=step.model,
+        raise InvalidSpec("cannot be trained reproducibly", field="tokenise.model", value=step.model,
                           fix="train bpe, or give a vocabulary")  # fmt: skip
     tokenizer = _untrained_tokenizer(step, None)
     kinds = {"bpe": trainers.BpeTrainer, "words": trainers.WordLevelTrainer}
@@ -110,7 +110,7 @@ def train_tokenizer(step: Tokenise, texts: list[str]) -> Any:
 
 
 def load_tokenizer(step: Tokenise) -> Any:
-    """A tokenizer that somebody else made: a tokenizer.json, or a list of tokens."""
+    """Load a tokenizer from a tokenizer.json or a list of tokens."""
     from tokenizers import Tokenizer
 
     if isinstance(step.vocabulary, str):
@@ -121,20 +121,20 @@ def load_tokenizer(step: Tokenise) -> Any:
             raise InvalidSpec(f"cannot be read: {error}", field="tokenise.vocabulary", fix=fix) from None
         try:
             tokenizer = Tokenizer.from_str(written)
-        except Exception as error:  # noqa: BLE001  the library knows no narrower one
-            raise InvalidSpec(f"is no tokenizer: {error}", field="tokenise.vocabulary", value=step.vocabulary,
+        except Exception as error:  # noqa: BLE001  the library raises plain Exception
+            raise InvalidSpec(f"is not a tokenizer: {error}", field="tokenise.vocabulary", value=step.vocabulary,
                               fix="save it with Tokenizer.save of the tokenizers library") from None  # fmt: skip
         tokenizer.no_padding()
         tokenizer.no_truncation()
         return tokenizer
     assert not isinstance(step.vocabulary, int)
     if step.model == "bpe":
-        raise InvalidSpec("bpe needs merges, too", field="tokenise.vocabulary", fix="name its tokenizer.json")
+        raise InvalidSpec("bpe also needs merges", field="tokenise.vocabulary", fix="name its tokenizer.json")
     return _untrained_tokenizer(step, dict.fromkeys([PAD, UNKNOWN, *step.vocabulary]))
 
 
 def _untrained_tokenizer(step: Tokenise, words: dict[str, None] | None) -> Any:
-    """A tokenizer that is still empty, or knows these words; [PAD] is 0 and [UNK] is 1."""
+    """An untrained tokenizer, empty or with these words; [PAD] is 0 and [UNK] is 1."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     vocabulary = {"vocab": {word: place for place, word in enumerate(words)}} if words else {}
