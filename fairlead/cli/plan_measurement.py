@@ -72,7 +72,7 @@ def run_trials(
     from fairlead.planning.profiles import ALL_KINDS, correction
     from fairlead.planning.topology import Topology
     from fairlead.profiling.plan_trials import run_trials as run_plans
-    from fairlead.profiling.profile_cache import learn
+    from fairlead.profiling.profile_cache import record_corrections
 
     able = [one for one in found if one.fits]
     chosen = able if wanted == "all" else [one for place, one in enumerate(able) if place < int(wanted) or _usual(one)]
@@ -92,7 +92,7 @@ def run_trials(
     if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
         output.note("the machine is busy with other work: nothing is learned from these times")
     else:
-        learn(trials.home, trials.model, by_kind(seen))
+        record_corrections(trials.home, trials.model, by_kind(seen))
     return {one.plan.id: trial for one, trial in zip(chosen, ran, strict=True)}
 
 

@@ -1,1 +1,1 @@
-"""Where profiles come from: a model looked at without running it in full, a node measured once, known device types."""
+"""Profiles models without running them in full, measures nodes, and knows common device types."""

@@ -1,4 +1,4 @@
-"""Asks a process of its own for the profile of a user's Training, so that no user code runs in the asker."""
+"""Profiles a user's Training in a separate process, so that no user code runs in the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.errors import FairleadError, InvalidSpec, JobFailed
 from fairlead.planning.profiles import ModelProfile, model_from
 
-PATIENCE_S = 900.0
+TIMEOUT_S = 900.0
 
 
 def ask_for_profile(
@@ -28,18 +28,18 @@ def ask_for_profile(
         quiet = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(
             command, cwd=folder, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            timeout=PATIENCE_S, check=False,
+            timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
         if not answer.is_file():
-            said = done.stderr.strip().rpartition("\n")[2]
-            raise JobFailed(f"looking at {run} ended with code {done.returncode}: {said}", field="run")
-        told = json.loads(answer.read_text(encoding="utf-8"))
-    return _read(told, run)
+            last_line = done.stderr.strip().rpartition("\n")[2]
+            raise JobFailed(f"profiling {run} ended with code {done.returncode}: {last_line}", field="run")
+        answered = json.loads(answer.read_text(encoding="utf-8"))
+    return _read(answered, run)
 
 
-def _read(told: dict[str, Any], run: str) -> ModelProfile:
-    if "problem" in told:
-        raise FairleadError.from_problem(told["problem"])
-    if "error" in told:
-        raise InvalidSpec(told["error"], field=run, fix="mend the function; it must run as it stands")
-    return model_from(told["profile"])
+def _read(answered: dict[str, Any], run: str) -> ModelProfile:
+    if "problem" in answered:
+        raise FairleadError.from_problem(answered["problem"])
+    if "error" in answered:
+        raise InvalidSpec(answered["error"], field=run, fix="fix the function; it must run as it is")
+    return model_from(answered["profile"])

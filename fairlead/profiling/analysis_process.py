@@ -1,6 +1,6 @@
 """The process that profiles a user's Training: ``python -m fairlead.profiling.analysis_process REQUEST ANSWER``.
 
-User code runs here and nowhere else: whoever asks for a profile starts this process, and reads a file of plain values.
+User code runs only here: the caller starts this process and reads a file of plain values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile, to_plain
-from fairlead.profiling.model_profile import build, profile_model
+from fairlead.profiling.model_profile import build_model, profile_model
 from fairlead.profiling.step_timing import calibrate, layer_seconds
 from fairlead.training.data import open_samples
 from fairlead.training.definition import Training
@@ -31,20 +31,20 @@ def analyse(run: str, params: dict[str, Any], device: str | None) -> ModelProfil
     training = load_training(run, params)
     if training.loop is not None:
         raise InvalidSpec(
-            "a loop of one's own runs as it is: there is no model to plan for", field="loop",
+            "a custom loop has no model to plan for", field="loop",
             fix="give Training a model, or run it without a plan",
         )  # fmt: skip
-    model = build(training)
+    model = build_model(training)
     profile = profile_model(training, model)
     if device is None:
         return profile
-    return measured(training, model, profile, open_samples("data", training.data, torch.device("cpu")), device)
+    return measure_profile(training, model, profile, open_samples("data", training.data, torch.device("cpu")), device)
 
 
-def measured(
+def measure_profile(
     training: Training, model: nn.Module, profile: ModelProfile, samples: Samples, device: str
 ) -> ModelProfile:
-    """The profile with what a few steps take here; the model is not what it was afterwards."""
+    """The profile with times measured by a few steps on this machine; the steps change the model."""
     known = calibrate(training, model, samples, device)
     names = tuple("" if len(profile.layers) == 1 else layer.name for layer in profile.layers)
     spent = layer_seconds(model, names, samples, min(training.batch_size, 32))
@@ -52,7 +52,7 @@ def measured(
 
 
 def _timed(layers: Sequence[Layer], spent: Sequence[float]) -> tuple[Layer, ...]:
-    """The layers with their times; those that are alike take equally long, whatever disturbed one of them."""
+    """The layers with their times; layers that are alike get the shortest time of them, to ignore disturbances."""
     alike: dict[tuple[int, float, int], list[float]] = {}
     for layer, seconds in zip(layers, spent, strict=True):
         alike.setdefault((layer.parameters, layer.flops, layer.kernels), []).append(seconds)
@@ -63,7 +63,7 @@ def _timed(layers: Sequence[Layer], spent: Sequence[float]) -> tuple[Layer, ...]
 
 
 def main(request: str, answer: str) -> int:
-    """Read what is wanted, write the profile, or why there is none."""
+    """Read the request, write the profile or the error."""
     wanted = json.loads(Path(request).read_text(encoding="utf-8"))
     try:
         profile = analyse(wanted["run"], wanted.get("params", {}), wanted.get("device"))

@@ -1,4 +1,4 @@
-"""What a pass of a model calls: only layers that run as and where they are written may be judged by their looks."""
+"""Records which layers a pass calls, and how: only layers that run as they are written may be split by structure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from fairlead.training.model_probe import preserving_buffers
 
 
-class Calls:
-    """The modules that a training pass has called, and those of which more is known than their calls show."""
+class LayerCalls:
+    """The modules that a training pass has called, and the circumstances of their calls."""
 
     def __init__(self, model: nn.Module) -> None:
         modules = dict(model.named_modules())
@@ -31,18 +31,18 @@ class Calls:
         self._changed = {name for name, module in modules.items() if _is_changed(module)}
         self._active: Counter[str] = Counter()
         self.called: set[str] = set()
-        self._past: set[str] = set()  # while nobody called the module that they lie in
-        self._bare: set[str] = set()  # whose weights were used while nobody called them
+        self._past: set[str] = set()  # called while no parent of theirs was running
+        self._bare: set[str] = set()  # their weights were read while they were not running
 
-    def alone(self, name: str) -> bool:
-        """Whether this module was called, and its weights are nobody else's."""
+    def owns_weights(self, name: str) -> bool:
+        """Whether this module was called, and no other code uses its weights."""
         return name in self.called and name not in self._tied and name not in self._bare
 
-    def within(self, name: str) -> bool:
-        """Whether it was called by the module that it lies in only, as its class does it, and nobody listens."""
+    def called_by_parent_only(self, name: str) -> bool:
+        """Whether it was called only by its parent module, is unmodified and has no hooks."""
         return name in self.called and name not in self._past and name not in self._changed
 
-    def plain(self, name: str) -> bool:
+    def is_unmodified(self, name: str) -> bool:
         """Whether it was called, and computes what its class does."""
         return name in self.called and name not in self._changed
 
@@ -55,8 +55,8 @@ class Calls:
     def leave(self, name: str) -> None:
         self._active[name] -= 1
 
-    def use(self, value: object) -> None:
-        """A computation has read this: a weight is for the module that it belongs to, or for attention as a whole."""
+    def record_read(self, value: object) -> None:
+        """Record that an operation read this value; a weight belongs to its module, or to attention as a whole."""
         owner = self._owners.get(id(value))
         if owner is None or self._active[owner]:
             return
@@ -64,9 +64,9 @@ class Calls:
             self._bare.add(owner)
 
 
-def watch_calls(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Calls:
-    """Run the model once as it trains, and see what it calls; it is left as it was."""
-    calls = Calls(model)
+def watch_calls(model: nn.Module, inputs: Sequence[torch.Tensor]) -> LayerCalls:
+    """Run the model once in training mode and record what it calls; the model is left unchanged."""
+    calls = LayerCalls(model)
 
     def entering(name: str) -> Any:
         return lambda *_: calls.enter(name)
@@ -87,18 +87,18 @@ def watch_calls(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Calls:
 
 
 class _Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells of every value that an operation reads."""
+    """Reports every value that an operation reads."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: LayerCalls) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls = calls
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for each in tree_leaves((args, kwargs)):
-            self._calls.use(each)
+            self._calls.record_read(each)
         return func(*args, **(kwargs or {}))
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Whether somebody has given it a function or hooks of his own."""
+    """Whether it has a forward function or hooks of its own."""
     return "forward" in vars(module) or bool(module._forward_hooks or module._forward_pre_hooks)

@@ -1,4 +1,4 @@
-"""Known device types, and hardware in words: ``2x4xa100`` is two nodes with four A100s each."""
+"""Known device types, and clusters built from them: ``2x4xa100`` is two nodes with four A100s each."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def known_types() -> list[str]:
 
 
 def known_device(name: str) -> Device:
-    """By its type's name, as in ``fairlead/planning/devices.toml``."""
+    """The device type of this name, from ``fairlead/planning/devices.toml``."""
     values = _of(name)
     return device_from({"name": name, **{key: value for key, value in values.items() if key not in ("near", "far")}})
 
 
 def known_links(name: str) -> tuple[Link, Link]:
-    """Within a node and between nodes, as machines with this device usually have them."""
+    """The usual links of machines with this device: within a node, and between nodes."""
     values = _of(name)
     near, far = (Link(values[key]["latency_s"], values[key]["bytes_per_s"]) for key in ("near", "far"))
     return near, far
@@ -44,7 +44,7 @@ def _of(name: str) -> Mapping[str, Any]:
 
 
 def cluster_of(groups: Sequence[tuple[int, int, str]]) -> Hardware:
-    """(nodes, devices per node, type) for each group: what a plan on paper runs on."""
+    """The hardware of a plan on paper: (nodes, devices per node, type) for each group."""
     nodes = [
         Node(f"{kind}.{at}-{number}", {DEVICE: float(devices)}, kind)
         for at, (count, devices, kind) in enumerate(groups) for number in range(count)
@@ -53,10 +53,10 @@ def cluster_of(groups: Sequence[tuple[int, int, str]]) -> Hardware:
 
 
 def hardware_of(nodes: Sequence[Node], *, workers: int | None = None, link: Link | None = None) -> Hardware:
-    """Nodes of known device types as the planner sees them: all of their devices, or the first so many.
+    """Nodes of known device types as the planner sees them: all of their devices, or the first ``workers``.
 
-    Between nodes of one rack runs the usual link of machines with such devices, or ``link``; each wider domain halves
-    what there is.
+    Nodes of one rack are connected by the usual link of machines with such devices, or by ``link``; each wider domain
+    has half of that.
     """
     kinds = sorted({node.device_type for node in nodes})
     seats = tuple(

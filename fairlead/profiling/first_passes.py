@@ -1,4 +1,4 @@
-"""The first passes of a model that nobody knows yet, timed: whether more than one worker can pay at all."""
+"""Times the first passes of a new model, which show whether more than one worker can pay off."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from fairlead.training.session import Session
 
 FEW, MANY = 8, 64
 LONG_S = 0.02
-"""A pass of a few samples that takes longer says enough about all others."""
+"""A pass of a few samples that takes longer is not repeated."""
 
 LEAST, MOST, WORTH_S = 3, 20, 0.02
-"""Short passes are disturbed more, and repeated more often."""
+"""Short passes vary more, so they are repeated more often."""
 
 _QUEUED = Path("/proc/self/schedstat")
 
 
-def glance(session: Session, rows: tuple[torch.Tensor, ...]) -> wire.Glance:
-    """What forward and backward take on a core of their own, for a few samples and for more.
+def time_first_passes(session: Session, rows: tuple[torch.Tensor, ...]) -> wire.Glance:
+    """Time of a forward and backward pass on a core of its own, for a few samples and for more.
 
-    For a process that is thrown away: buffers and random numbers are not as before.
+    Call it in a process that is thrown away: it changes buffers and random numbers.
     """
     session.model.train()
     few = min(FEW, session.training.batch_size, len(rows[-1]))
     many = min(MANY, session.training.batch_size, len(rows[-1]))
     kept = _kept_bytes(session, _first(rows, few)) / few
-    few_s = _pass_s(session, _first(rows, few))  # the first backward pass ever costs something of its own
+    few_s = _pass_s(session, _first(rows, few))  # the first backward pass in a process takes extra time
     few_s = min(few_s, (_repeated_s if few_s < LONG_S else _pass_s)(session, _first(rows, few)))
     if few == many or few_s >= LONG_S:
         return wire.Glance(0.0, few_s / few, kept)
@@ -45,7 +45,7 @@ def _first(rows: tuple[torch.Tensor, ...], count: int) -> tuple[torch.Tensor, ..
 
 
 def _repeated_s(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
-    """The least of several: whoever disturbs them only ever adds to their time."""
+    """The shortest of several passes: disturbances only ever add time."""
     times: list[float] = []
     while len(times) < LEAST or (len(times) < MOST and sum(times) < WORTH_S):
         times.append(_pass_s(session, batch))
@@ -62,9 +62,9 @@ def _pass_s(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
 
 
 def _spent_s() -> float:
-    """Time in which this process computed or waited by its own will: not for a core that others had, or a quota.
+    """Time in which this process computed or waited on purpose, without waiting for a core or for its quota.
 
-    A model that waits (for a service, a disk) is as slow as one that computes, and copies of it wait side by side.
+    A model that waits (for a service, a disk) is as slow as one that computes, and copies of it wait in parallel.
     """
     try:
         queued_ns = int(_QUEUED.read_text(encoding="ascii").split()[1])
@@ -74,7 +74,7 @@ def _spent_s() -> float:
 
 
 def _kept_bytes(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
-    """What autograd keeps of a forward pass besides the weights, each storage once."""
+    """Bytes that autograd keeps of a forward pass besides the weights, each storage once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in session.model.parameters()}
     kept: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""One forward pass with everything written down per unit: FLOPs, kept activations, operations, sizes of layers."""
+"""Traces one forward pass per unit of the model: FLOPs, kept activations, operations, sizes of layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @dataclass(slots=True)
 class Record:
-    """What was seen while one unit was the last that had begun."""
+    """Measurements of one unit: from its start until the next unit starts."""
 
     flops: float = 0.0
     kept: list[float] = field(default_factory=list)  # bytes of each storage that autograd keeps
@@ -32,14 +32,16 @@ class Record:
 
 @dataclass(slots=True)
 class ForwardTrace:
-    """All units by name, and for each layer of interest bytes in, bytes out and FLOPs."""
+    """Records of all units by name; bytes in, bytes out and FLOPs of selected layers."""
 
     units: dict[str, Record] = field(default_factory=dict)
     layers: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
-def watch(model: nn.Module, units: Sequence[str], layers: Sequence[str], run: Callable[[], Any]) -> ForwardTrace:
-    """Run a forward pass (on any device, also meta) and say what each unit did."""
+def trace_forward(
+    model: nn.Module, units: Sequence[str], layers: Sequence[str], run: Callable[[], Any]
+) -> ForwardTrace:
+    """Run a forward pass (on any device, also meta) and record what each unit does."""
     seen = ForwardTrace({name: Record() for name in units})
     current = [units[0]]
     counter = FlopCounterMode(display=False)
@@ -88,7 +90,7 @@ def watch(model: nn.Module, units: Sequence[str], layers: Sequence[str], run: Ca
 
 
 def unit_seconds(model: nn.Module, units: Sequence[str], run: Callable[[], Any]) -> list[float]:
-    """Cpu time of each unit in a real forward pass: from when it begins until the next one begins."""
+    """CPU time of each unit in a real forward pass: from its start until the next unit starts."""
     spent = dict.fromkeys(units, 0.0)
     current, since = [units[0]], [0.0]
 
@@ -119,9 +121,9 @@ def _hook(handle: Any) -> Iterator[None]:
 
 @contextmanager
 def _kept(model: nn.Module, seen: ForwardTrace, current: list[str]) -> Iterator[None]:
-    """Counts what autograd keeps for the backward pass, each storage once, without the parameters."""
+    """Record the bytes that autograd keeps for the backward pass, each storage once, without the parameters."""
     known = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    alive: list[Any] = []  # a storage that is gone could give its number to another one
+    alive: list[Any] = []  # keeps storages alive: a freed one's id could be used again
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -135,9 +137,9 @@ def _kept(model: nn.Module, seen: ForwardTrace, current: list[str]) -> Iterator[
         yield
 
 
-def passing_bytes(model: nn.Module, run: Callable[[], Any]) -> float:
-    """What a forward and a backward pass need at their fullest moment, besides parameters and their gradients."""
-    scale = Scale([*model.parameters(), *model.buffers()])
+def peak_activation_bytes(model: nn.Module, run: Callable[[], Any]) -> float:
+    """The peak memory of a forward and backward pass, besides parameters and their gradients."""
+    scale = PeakMemory([*model.parameters(), *model.buffers()])
 
     def forget(parameter: torch.Tensor) -> None:
         parameter.grad = None
@@ -153,15 +155,15 @@ def passing_bytes(model: nn.Module, run: Callable[[], Any]) -> float:
     return float(scale.peak)
 
 
-class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Weighs the storages of all tensors that it sees, besides some, each as long as it lives."""
+class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the storages of all tensors that operations return, each while it lives; leaves out ``besides``."""
 
     def __init__(self, besides: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._alive: dict[int, Any] = {id(tensor.untyped_storage()): tensor for tensor in besides}
         shapes = [tuple(tensor.shape) for tensor in besides]
-        self._besides = {*shapes, *(shape[::-1] for shape in shapes)}  # their gradients are no activations, either
+        self._besides = {*shapes, *(shape[::-1] for shape in shapes)}  # gradients of these are no activations, either
 
     def put(self, value: Any) -> None:
         for tensor in tensors(value):
@@ -186,7 +188,7 @@ class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations that compute: views cost nothing to speak of."""
+    """Counts operations that compute; views cost next to nothing."""
 
     def __init__(self, seen: ForwardTrace, current: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -199,7 +201,7 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors in an output, however nested."""
+    """All tensors in a nested output."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A Training becomes a ModelProfile: its layers, what they compute and keep, how they may be cut."""
+"""Profiles a Training for the planner: its layers, what they compute and keep, how they can be split."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile
-from fairlead.profiling.forward_trace import ForwardTrace, passing_bytes, size_of, watch
+from fairlead.profiling.forward_trace import ForwardTrace, peak_activation_bytes, size_of, trace_forward
 from fairlead.profiling.model_units import Units, find_units
-from fairlead.profiling.tensor_splits import LayerSplit, degree_limit, try_cuts
+from fairlead.profiling.tensor_splits import LayerSplit, degree_limit, try_splits
 from fairlead.training.data import check_batch, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.model_probe import compute_loss, find_kept_state, probe_model, trainable_parameters
@@ -26,13 +26,13 @@ from fairlead.training.seeds import seed_everything
 
 OWN_STEP = "the model has a training step of its own, so only whole copies of it can run"
 HELD = {"column": 1, "heads": 4}
-"""Activations that lie on several workers, in sizes of the output: of attention queries, keys, values and their mix."""
+"""Activations that are divided among workers, in sizes of the output: attention has q, k, v and their mix."""
 ROWS = 4
-"""Samples in the batch that is looked at; enough for layers that need more than one."""
+"""Samples in the traced batch; enough for layers that need more than one."""
 
 
-def build(training: Training) -> nn.Module:
-    """The model itself, on the cpu, as every worker makes it."""
+def build_model(training: Training) -> nn.Module:
+    """The model on the CPU, as every worker makes it."""
     seed_everything(training.seed)
     model = training.model if isinstance(training.model, nn.Module) else training.model()
     if not isinstance(model, nn.Module):
@@ -41,17 +41,17 @@ def build(training: Training) -> nn.Module:
 
 
 def take_rows(samples: Samples, count: int) -> tuple[torch.Tensor, ...]:
-    """The first samples, again and again if there are too few."""
+    """The first ``count`` samples, repeated if there are fewer."""
     taken: tuple[torch.Tensor, ...] = samples.take(torch.arange(count) % len(samples), 0)
     return taken
 
 
 def profile_model(training: Training, model: nn.Module | None = None, samples: Samples | None = None) -> ModelProfile:
-    """What the planner needs to know, found without running the model in full.
+    """The planner's profile of the model, found without running it in full.
 
-    ``samples`` are some of the data where not all of it is at hand: how many there are says nothing about the batch.
+    ``samples`` are part of the data where not all of it is available; their number does not limit the batch.
     """
-    model = build(training) if model is None else model
+    model = build_model(training) if model is None else model
     if samples is None:
         samples = open_samples("data", training.data, torch.device("cpu"))
         check_batch(training.batch_size, len(samples))
@@ -61,12 +61,12 @@ def profile_model(training: Training, model: nn.Module | None = None, samples: S
     probe_model(model, training.loss, rows)  # first: it gives lazy layers their shapes
     state = "" if own_step else find_kept_state(model, rows[:-1])
     partial = "" if own_step else why_not_sharded(training, model)
-    cuts, untried = ([], "") if own_step or partial else try_cuts(model, rows[:-1])
-    units = Units(("",), whole=OWN_STEP) if own_step else find_units(model, rows[:-1])
+    cuts, untried = ([], "") if own_step or partial else try_splits(model, rows[:-1])
+    units = Units(("",), why_not_cut=OWN_STEP) if own_step else find_units(model, rows[:-1])
     if state:
-        units = Units(("",), whole=f"{state} changes in every pass, so the model cannot be cut into stages")
-    seen, said = _watched(model, training.loss, rows, units, cuts)
-    again = _computed_again(model, units.names)
+        units = Units(("",), why_not_cut=f"{state} changes in every pass, so the model cannot be cut into stages")
+    seen, note = _trace_model(model, training.loss, rows, units, cuts)
+    again = _recompute_groups_of(model, units.names)
     layers = tuple(_layer(model, seen, units, cuts, at, again[at]) for at in range(len(units.names)))
     return ModelProfile(
         layers=layers, batch_size=training.batch_size, samples=len(samples),
@@ -74,40 +74,40 @@ def profile_model(training: Training, model: nn.Module | None = None, samples: S
         parameter_bytes=_width(model), gradient_bytes=_width(model), tensor_limit=degree_limit(cuts),
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
         working_bytes=_working_bytes(model, training.loss, rows, sum(layer.activation_bytes for layer in layers)),
-        limits=tuple(reason for reason in (units.whole, partial, untried, said) if reason), exact=training.exact,
+        limits=tuple(reason for reason in (units.why_not_cut, partial, untried, note) if reason), exact=training.exact,
         dtype="float32" if requested_dtype(training) is None else "bfloat16", copies_only=own_step or bool(partial),
         blocks=bool(block_names(model)),
     )  # fmt: skip
 
 
-def _watched(
+def _trace_model(
     model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...], units: Units, cuts: Sequence[LayerSplit]
 ) -> tuple[ForwardTrace, str]:
-    """Under meta tensors, which cost nothing; a model that looks at its numbers is run for real on a few samples."""
+    """Trace on meta tensors, which cost nothing; a model that needs its values is run on a few samples."""
     names = [cut.name for cut in cuts]
     try:
         ghost = copy.deepcopy(model).to("meta").train()
         given = tuple(tensor.to("meta") for tensor in rows)
-        return watch(ghost, units.names, names, lambda: _forward(ghost, loss, given)), ""
+        return trace_forward(ghost, units.names, names, lambda: _forward(ghost, loss, given)), ""
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
     real = copy.deepcopy(model).train()
-    seen = watch(real, units.names, names, lambda: _forward(real, loss, rows))
-    return seen, f"its sizes were found by running it, because it cannot be computed without its numbers: {reason}"
+    seen = trace_forward(real, units.names, names, lambda: _forward(real, loss, rows))
+    return seen, f"its sizes were measured by running it, because it cannot be traced without values: {reason}"
 
 
 def _working_bytes(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...], kept: float) -> float:
-    """What a pass needs for moments, per sample, on top of the activations that are kept."""
+    """Temporary memory of a pass, per sample, beyond the activations that are kept."""
     try:
         ghost = copy.deepcopy(model).to("meta").train()
         given = tuple(tensor.to("meta") for tensor in rows)
-        return max(0.0, passing_bytes(ghost, lambda: _forward(ghost, loss, given)) / ROWS - kept)
+        return max(0.0, peak_activation_bytes(ghost, lambda: _forward(ghost, loss, given)) / ROWS - kept)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        return kept / 4  # one that looks at its numbers: a guess
+        return kept / 4  # a model that needs its values: an estimate
 
 
 def _forward(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...]) -> Any:
-    """The model's own step where it has one; else without the loss, which may look at its numbers."""
+    """The model's own training step if it has one; else the forward pass without the loss, which may need values."""
     return compute_loss(model, None, rows) if loss is None else model(*rows[:-1])
 
 
@@ -139,10 +139,10 @@ def _layer(
 def _divided_bytes(
     kept: Sequence[float], cuts: Sequence[LayerSplit], sizes: Mapping[str, tuple[float, float, float]]
 ) -> float:
-    """Of the activations that are kept: what tensor parallelism divides.
+    """The part of the kept activations that tensor parallelism divides.
 
-    All that is as wide as what a column gives lies between it and the row that follows (its masks are a quarter as
-    large), unless something that stays whole is as wide. Then it is the column's own output alone.
+    Tensors as wide as a column layer's output lie between it and the row layer that follows (its masks are a quarter as
+    large), unless an undivided tensor is as wide. Then only the column layer's own output counts.
     """
     columns = {sizes[cut.name][1] for cut in cuts if cut.how == "column"}
     whole = {sizes[cut.name][0 if cut.how == "column" else 1] for cut in cuts}
@@ -153,22 +153,22 @@ def _divided_bytes(
 
 
 def _only_counts(model: nn.Module, cut: LayerSplit) -> bool:
-    """Whether it stands for a number of heads, and the layers are cut by themselves."""
+    """Whether the split only divides a number of heads, while the layers have splits of their own."""
     return cut.how == "heads" and not isinstance(model.get_submodule(cut.name), nn.MultiheadAttention)
 
 
 def _exchanged(cut: LayerSplit, sizes: tuple[float, float, float]) -> float:
-    """Bytes that are summed over the tensor group: gradients of what came in, or outputs."""
+    """Bytes that the tensor group sums: gradients of the input, or outputs."""
     came, went, _ = sizes
     if cut.how == "heads":
-        return 2 * went  # gradients of what came in are as large, however often it was handed over
+        return 2 * went  # the input's gradients are as large, even if one tensor is q, k and v
     if cut.how == "column":
         return came
     return came + went / 2 if cut.how == "column-gathered" else went
 
 
-def _computed_again(model: nn.Module, names: Sequence[str]) -> list[int]:
-    """The group of each unit under recomputation, as training makes them; -1: it lies in none, or spans several."""
+def _recompute_groups_of(model: nn.Module, names: Sequence[str]) -> list[int]:
+    """The recomputation group of each unit, as training forms them; -1: in no group, or in several."""
     paths = {id(module): name for name, module in model.named_modules()}
     found, number = [-1] * len(names), 0
     for container, children in recompute_groups(model):
@@ -181,7 +181,7 @@ def _computed_again(model: nn.Module, names: Sequence[str]) -> list[int]:
 
 
 def _owner(names: Sequence[str], path: str) -> int:
-    """The unit that a module belongs to: the one that it lies in, or the first."""
+    """The unit that contains a module, or the first one."""
     inside = [at for at, name in enumerate(names) if not name or path == name or path.startswith(f"{name}.")]
     return inside[-1] if inside else 0
 
@@ -212,19 +212,19 @@ def _parameters(module: nn.Module) -> int:
 
 
 def _width(model: nn.Module) -> float:
-    """Bytes per parameter, on average."""
+    """Average bytes per parameter."""
     sizes = [(p.numel(), p.numel() * p.element_size()) for p in model.parameters()]
     return sum(size for _, size in sizes) / sum(count for count, _ in sizes) if sizes else 4.0
 
 
 def _state_bytes(training: Training) -> float:
-    """Of the optimiser per parameter, seen on a small one."""
+    """Bytes of optimiser state per parameter, measured on a small one."""
     probe = nn.Parameter(torch.zeros(1024))
     try:
         optimizer = make_optimizer(training, [probe])
         probe.grad = torch.ones_like(probe)
         optimizer.step()
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError):
-        return 8.0  # an optimiser that wants to know its model: as large as Adam's
+        return 8.0  # an optimiser that needs the model: assume Adam's size
     states = [value for state in optimizer.state.values() for value in state.values()]
     return sum(size_of(value) for value in states if isinstance(value, torch.Tensor) and value.numel() > 1) / 1024

@@ -1,4 +1,4 @@
-"""The parts of a model in the order in which they run, and where it may be cut into pipeline stages."""
+"""Divides a model into units in execution order, and finds where it can be cut into pipeline stages."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from typing import Any
 import torch
 from torch import nn
 
-MOST = 48
-"""Units that a model is looked at in; more would cost the search time and gain nothing."""
+MOST_UNITS = 48
+"""The most units of a model; more would cost search time and gain nothing."""
 
 _SHARE = 1 / 12
-"""A module with more than this part of the model's parameters is looked into, if it has parts."""
+"""A module with more than this part of the model's parameters is divided into its children."""
 
 _WHOLE = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.MultiheadAttention, nn.RNNBase)
-"""Parts that stay whole: what is inside cannot run on its own."""
+"""Modules that are never divided: their children cannot run on their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Submodules in the order in which they run; ``crossing[i]`` bytes would cross a cut before unit ``i``."""
+    """Submodules in execution order; ``crossing[i]`` bytes would cross a cut before unit ``i``."""
 
     names: tuple[str, ...]
-    crossing: tuple[float, ...] = ()  # of the traced batch; empty: not known, it is what the units hand over
-    whole: str = ""  # why the model cannot be cut, if so
+    crossing: tuple[float, ...] = ()  # of the traced batch; empty: unknown, use the units' outputs
+    why_not_cut: str = ""  # empty: the model can be cut between units
 
 
 def find_units(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Units:
-    """The units of a model: of a plain sequence by its own structure, of any other by tracing it."""
+    """The units of a model: by its structure if it is a plain sequence, else by tracing it."""
     tied = _tied(model)
     if tied:
-        return Units(("",), whole=f"{tied} is shared by several layers, so the model cannot be cut into stages")
+        return Units(("",), why_not_cut=f"{tied} is shared by several layers, so the model cannot be cut into stages")
     chain = _chain(model, "")
     if chain is not None and len(chain) > 1:
-        return Units(tuple(_thinned(chain, model)))
+        return Units(tuple(_limit_units(chain, model)))
     try:
         program = torch.export.export(model, tuple(inputs), strict=False)
     except Exception as error:  # noqa: BLE001 (whatever tracing meets in user code only means: not by stages)
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        return Units(("",), whole=f"the model cannot be traced, so only whole copies of it can run: {reason}")
+        return Units(("",), why_not_cut=f"the model cannot be traced, so only whole copies of it can run: {reason}")
     if _has_other_outputs(program, len(inputs[0]) if inputs else 0):
-        return Units(("",), whole="the model gives more than values of each row, so it cannot be cut into stages")
+        return Units(
+            ("",), why_not_cut="the model returns more than one value per row, so it cannot be cut into stages"
+        )
     return _traced(model, program)
 
 
 def _has_other_outputs(program: torch.export.ExportedProgram, rows: int) -> bool:
-    """Whether something that the model gives is no tensor with a value per row: micro-batches hand on nothing else."""
+    """Whether an output is not a tensor with a value per row: micro-batches pass on nothing else."""
     nodes = {node.name: node for node in program.graph.nodes}
     given = [nodes[each].meta.get("val") if each in nodes else None for each in program.graph_signature.user_outputs]
     return not all(isinstance(each, torch.Tensor) and each.dim() > 0 and len(each) == rows for each in given)
 
 
 def _tied(model: nn.Module) -> str:
-    """The name of a parameter that two modules have."""
+    """The name of a parameter that two modules share; empty if there is none."""
     seen: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in seen:
@@ -65,7 +67,7 @@ def _tied(model: nn.Module) -> str:
 
 
 def _chain(module: nn.Module, name: str) -> list[str] | None:
-    """The parts of nested ``nn.Sequential``s, whose outputs are the next one's inputs; None for anything else."""
+    """The children of nested ``nn.Sequential``s in order; None for any other module."""
     if type(module) is not nn.Sequential:
         return None
     found: list[str] = []
@@ -75,10 +77,10 @@ def _chain(module: nn.Module, name: str) -> list[str] | None:
     return found
 
 
-def _thinned(names: Sequence[str], model: nn.Module) -> list[str]:
-    """No more than MOST: those without parameters go with the one before them, then every other one goes."""
+def _limit_units(names: Sequence[str], model: nn.Module) -> list[str]:
+    """At most MOST_UNITS: units without parameters join the one before them, then every other one is dropped."""
     kept = [name for at, name in enumerate(names) if at == 0 or _learns(model.get_submodule(name))]
-    while len(kept) > MOST:
+    while len(kept) > MOST_UNITS:
         kept = kept[::2]
     return kept
 
@@ -88,7 +90,7 @@ def _learns(module: nn.Module) -> bool:
 
 
 def _traced(model: nn.Module, program: Any) -> Units:
-    """Modules of the traced graph that are entered once, one after the other, with what crosses each entry."""
+    """Modules that the traced graph enters once, one after the other, with the bytes that cross each entry."""
     nodes = list(program.graph.nodes)
     entries: dict[str, list[int]] = {}
     for at, node in enumerate(nodes):
@@ -102,7 +104,7 @@ def _traced(model: nn.Module, program: Any) -> Units:
 
 
 def _last_use_of_inputs(program: Any, nodes: Sequence[Any]) -> int:
-    """The place up to which the model looks at its inputs: they come to the first stage only."""
+    """The last node that uses the model's inputs, which only the first stage gets."""
     inputs = set(program.graph_signature.user_inputs)
     users = {user for node in nodes if node.op == "placeholder" and node.name in inputs for user in node.users}
     return max((at for at, node in enumerate(nodes) if node in users and node.op != "output"), default=-1)
@@ -114,14 +116,14 @@ def _paths(node: Any) -> list[str]:
 
 
 def _worth_cutting(model: nn.Module, entries: dict[str, list[int]]) -> list[str]:
-    """From the top down: a large module is replaced by its parts, when these run one after the other."""
+    """From the top down: replaces a large module by its children if these run one after the other."""
     modules = dict(model.named_modules())
     total = sum(parameter.numel() for parameter in model.parameters()) or 1
 
     def inside(name: str) -> list[str]:
         prefix = f"{name}." if name else ""
         below = [path for path in entries if path != name and path.startswith(prefix) and path in modules]
-        direct = [path for path in below if _learns(modules[path])]  # an activation may be used anywhere
+        direct = [path for path in below if _learns(modules[path])]  # modules without parameters may be called anywhere
         tops = [path for path in direct if not any(path.startswith(f"{other}.") for other in direct)]
         ordered = sorted(tops, key=lambda path: entries[path][0])
         apart = all(entries[a][-1] < entries[b][0] for a, b in pairwise(ordered))
@@ -133,11 +135,11 @@ def _worth_cutting(model: nn.Module, entries: dict[str, list[int]]) -> list[str]
         below = inside(name) if not isinstance(module, _WHOLE) and (not name or own > total * _SHARE) else []
         return [leaf for path in below for leaf in parts(path)] if below else [name]
 
-    return _thinned([name for name in parts("") if name], model)
+    return _limit_units([name for name in parts("") if name], model)
 
 
 def _live_bytes(program: Any, nodes: Sequence[Any], at: int) -> float:
-    """Bytes of all values made before this node and used by it or later, besides parameters and buffers."""
+    """Bytes of all values made before this node and used at it or later, besides parameters and buffers."""
     signature = program.graph_signature
     held = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
     place = {node: position for position, node in enumerate(nodes)}

@@ -1,4 +1,4 @@
-"""A process of its own that measures this node: ``python -m fairlead.profiling.node_profile ANSWER``."""
+"""The process that measures this node: ``python -m fairlead.profiling.node_profile ANSWER``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fairlead.planning.collectives import RING_MESSAGES
 from fairlead.profiling.step_overhead import loop_seconds
 
 SIDE = 768
-"""Of the matrices that are multiplied: large enough for full speed, small enough for a fraction of a second."""
+"""Side of the multiplied matrices: large enough for full speed, small enough for a fraction of a second."""
 
 COPIED = 64 << 20
 SENT = 8 << 20
 PEERS = 2
 
 
-def measure() -> dict[str, Any]:
+def measure_node() -> dict[str, Any]:
     """FLOP/s per dtype, memory and disk bandwidth, and the link between two workers of this node (D11)."""
     torch.set_num_threads(1)
     found: dict[str, Any] = {
@@ -46,7 +46,7 @@ def measure() -> dict[str, Any]:
 
 
 def _best(call: Callable[[], Any], repeats: int = 5) -> float:
-    """The shortest cpu time of a few: what the machine can do when nobody disturbs it."""
+    """The shortest CPU time of a few runs: what the machine can do undisturbed."""
     call()
     times = []
     for _ in range(repeats):
@@ -58,7 +58,7 @@ def _best(call: Callable[[], Any], repeats: int = 5) -> float:
 
 def _flops(dtype: torch.dtype) -> float:
     left, right = (torch.randn(SIDE, SIDE).to(dtype) for _ in range(2))
-    repeats = 5 if dtype is torch.float32 else 1  # half precision can be a hundred times slower without units for it
+    repeats = 5 if dtype is torch.float32 else 1  # bf16 can be a hundred times slower without units for it
     return 2.0 * SIDE**3 / _best(lambda: left @ right, repeats)
 
 
@@ -102,7 +102,7 @@ def _virtual() -> bool:
 
 
 def _link() -> dict[str, float]:
-    """Between two processes of this node, as gloo reaches it."""
+    """The link between two processes of this node, through gloo."""
     with tempfile.TemporaryDirectory(prefix="fairlead-link-") as place:
         ranks = [
             subprocess.Popen(
@@ -114,7 +114,7 @@ def _link() -> dict[str, float]:
         codes = [rank.wait(timeout=120) for rank in ranks]
         answer = Path(place) / "link.json"
         if any(codes) or not answer.is_file():
-            raise RuntimeError(f"two processes of this node could not talk to each other (exit codes {codes})")
+            raise RuntimeError(f"two processes of this node could not connect to each other (exit codes {codes})")
         found: dict[str, float] = json.loads(answer.read_text())
         return found
 
@@ -136,7 +136,7 @@ def _rank(rank: int, place: str) -> None:
 
 
 def _handling(block: torch.Tensor) -> dict[str, float]:
-    """Cpu time of an exchange: to start it, for each message, for each byte. From three that differ in these."""
+    """CPU time of an exchange: to start it, per message, per byte; from three exchanges that differ in these."""
     few = torch.ones(PEERS, 64)
     room = torch.empty_like(few)
     direct = _usual(lambda: dist.all_to_all_single(room, few))  # one message to the other
@@ -150,7 +150,7 @@ def _handling(block: torch.Tensor) -> dict[str, float]:
 
 
 def _usual(call: Callable[[], Any], times: int = 30, repeats: int = 5) -> float:
-    """The median cpu time of a call: it depends on who is woken when, so the best one says little."""
+    """The median CPU time of a call: it varies with thread wake-ups, so the minimum says little."""
     call()
     spent = []
     for _ in range(repeats):
@@ -162,7 +162,7 @@ def _usual(call: Callable[[], Any], times: int = 30, repeats: int = 5) -> float:
 
 
 def _round_s(call: Callable[[], Any], repeats: int) -> float:
-    """Lower quartile of wall times: a link is waited for, so cpu time does not tell."""
+    """Lower quartile of wall times: a link is waited for, which CPU time does not show."""
     call()
     times = []
     for _ in range(repeats):
@@ -176,4 +176,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--rank":
         _rank(int(sys.argv[2]), sys.argv[3])
     else:
-        Path(sys.argv[1]).write_text(json.dumps(measure()))
+        Path(sys.argv[1]).write_text(json.dumps(measure_node()))

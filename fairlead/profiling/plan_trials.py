@@ -1,4 +1,4 @@
-"""Asks a process of its own to run a few steps of a Training under some plans, and reads how long they took."""
+"""Runs a few steps of a Training under several plans in a separate process, and reads their times."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 
 from fairlead.planning.plan import Plan
 
-PATIENCE_S = 1800.0
+TIMEOUT_S = 1800.0
 ROUNDS = 4
-"""Plans take turns so often: whatever disturbs the machine for a while disturbs all of them."""
+"""Turns of each plan: what disturbs the machine for a while disturbs all plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of one plan: the median step, as its slowest rank took it, or why there is none."""
+    """The result of one plan: the median step of its slowest rank, or the error."""
 
     step_s: float | None = None
     peak_bytes: int | None = None
@@ -32,7 +32,7 @@ def run_trials(
     run: str, params: Mapping[str, Any], plans: Sequence[Plan], steps: int, *, places: Sequence[Mapping[str, Any]] = (),
     folder: Path | None = None,
 ) -> list[Trial]:  # fmt: skip
-    """So many steps under each plan, in turns; ``places`` are those of all workers, of which a plan may use some."""
+    """Run ``steps`` steps under each plan, in turns; ``places`` are those of all workers."""
     question = {
         "run": run, "plans": [plan.to_plain() for plan in plans], "params": dict(params), "places": list(places),
         "rounds": ROUNDS, "steps": max(1, -(-steps // ROUNDS)), "folder": str(folder or Path.cwd()),
@@ -42,20 +42,20 @@ def run_trials(
         variables.setdefault("GLOO_SOCKET_IFNAME", "lo")
     done = subprocess.run(
         [sys.executable, "-m", "fairlead.training.plan_benchmark"], input=json.dumps(question), capture_output=True,
-        text=True, env=variables, timeout=PATIENCE_S, check=False,
+        text=True, env=variables, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     return _read(done.stdout, done.stderr, done.returncode, len(plans))
 
 
 def _read(out: str, err: str, code: int, plans: int) -> list[Trial]:
-    """The answer is the last line; what user code prints comes before it."""
+    """The answer is the last line; user code may print before it."""
     try:
-        told = json.loads(out.strip().rpartition("\n")[2])
+        answer = json.loads(out.strip().rpartition("\n")[2])
     except ValueError:
-        told = {"error": err.strip().rpartition("\n")[2] or f"ended with code {code}"}
-    if "error" in told:
-        return [Trial(error=told["error"])] * plans
-    return [_trial(one) for one in told["taken"]]
+        answer = {"error": err.strip().rpartition("\n")[2] or f"ended with code {code}"}
+    if "error" in answer:
+        return [Trial(error=answer["error"])] * plans
+    return [_trial(one) for one in answer["taken"]]
 
 
 def _trial(taken: Mapping[str, Any]) -> Trial:

@@ -1,4 +1,4 @@
-"""The measured profile of this node and corrections per model, kept under the home: nothing is measured twice."""
+"""Caches the measured profile of this node and corrections per model in the home folder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fairlead.planning.profiles import ALL_KINDS, Device, Hardware, Link, ModelP
 from fairlead.profiling.device_types import known_device
 
 DISAGREES = 1.5
-"""A measured speed that is so many times off what the profile says calls for a new profile."""
+"""A measured speed that differs by this factor from the profile makes the profile outdated."""
 
 QUOTA_PERIOD_S = 0.01
-"""As workers' quotas are given out (fairlead/agent/node/cgroups.py)."""
+"""The period of workers' CPU quotas (fairlead/agent/node/cgroups.py)."""
 
 
 def node_profile(home: Home, *, again: bool = False) -> dict[str, Any]:
-    """What was measured on this node; measured now when nobody has, or when it is asked for again."""
+    """The profile of this node; measured now if there is none, or with ``again``."""
     file = home.root / "profiles" / "node.json"
     if not again and file.is_file():
         kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -37,10 +37,10 @@ def node_profile(home: Home, *, again: bool = False) -> dict[str, Any]:
     return measured
 
 
-def disagrees(profile: Mapping[str, Any], flops_per_s: float) -> bool:
-    """Whether telemetry says that this is not the node that was measured any more."""
-    told = float(profile["flops_per_s"]["float32"])
-    return not told / DISAGREES <= flops_per_s <= told * DISAGREES
+def differs_from_profile(profile: Mapping[str, Any], flops_per_s: float) -> bool:
+    """Whether telemetry shows that the node is not the one that was measured."""
+    known = float(profile["flops_per_s"]["float32"])
+    return not known / DISAGREES <= flops_per_s <= known * DISAGREES
 
 
 def _measured() -> dict[str, Any]:
@@ -49,8 +49,8 @@ def _measured() -> dict[str, Any]:
         command = [sys.executable, "-m", "fairlead.profiling.node_profile", str(answer)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode or not answer.is_file():
-            said = done.stderr.strip().rpartition("\n")[2]
-            raise Unavailable(f"this node could not be measured: {said}", fix="see what fairlead doctor says")
+            last_line = done.stderr.strip().rpartition("\n")[2]
+            raise Unavailable(f"this node could not be measured: {last_line}", fix="run fairlead doctor")
         found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
         return found
 
@@ -79,12 +79,12 @@ def local_hardware(
     profile: Mapping[str, Any], workers: int, *, link: Link | None = None, speeds: tuple[float, ...] = (),
     given: tuple[float, ...] = (),
 ) -> Hardware:  # fmt: skip
-    """So many workers of this node. With ``link`` each is a node of its own, with ``speeds`` each has its own quota.
+    """``workers`` workers of this node: with ``link`` each on a node of its own, with ``speeds`` with its own quota.
 
     ``given`` are the quotas themselves, in cores.
     """
-    told = profile["links"]["gloo"]
-    near = Link(float(told["latency_s"]), float(told["bytes_per_s"]))
+    measured = profile["links"]["gloo"]
+    near = Link(float(measured["latency_s"]), float(measured["bytes_per_s"]))
     cores = float(profile["cores"])
     paces = given or (quotas(speeds, workers, cores) if speeds else (1.0,) * workers)
     nodes = [f"worker-{at}" if link else "here" for at in range(workers)]
@@ -101,30 +101,30 @@ def local_hardware(
 
 
 def quotas(speeds: tuple[float, ...], workers: int, cores: float) -> tuple[float, ...]:
-    """Cores per worker in these proportions: at most one each, and no more than there are together."""
+    """Cores per worker in these proportions: at most one each, and no more than the node has."""
     given = (speeds * workers)[:workers]
     scale = min(1 / max(given), cores / sum(given))
     return tuple(speed * scale for speed in given)
 
 
 def model_key(model: ModelProfile) -> str:
-    """The same for the same layers, whatever the batch."""
+    """A hash of the layers, independent of the batch size."""
     text = "|".join(f"{layer.name}:{layer.parameters}:{layer.flops:.6g}" for layer in model.layers)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def corrections(home: Home, model: ModelProfile) -> dict[str, float]:
-    """What was learned about this model: kind of plan -> measured / predicted."""
+    """Learned corrections of this model: kind of plan -> measured / predicted."""
     file = home.root / "profiles" / f"model-{model_key(model)}.json"
     kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return kept
 
 
-def learn(home: Home, model: ModelProfile, seen: Mapping[str, tuple[float, float]]) -> None:
-    """Keep how far predictions were off: kind of plan -> (measured / predicted, the correction of this kind in that).
+def record_corrections(home: Home, model: ModelProfile, seen: Mapping[str, tuple[float, float]]) -> None:
+    """Store how far predictions were off: kind of plan -> (measured / predicted, correction within that prediction).
 
-    What all have in common, such as a busy machine, is kept apart: otherwise the kinds that were measured would look
-    worse than those that were not. Known corrections move half of the way, so that one odd run does not rule.
+    A common factor, such as a busy machine, is stored apart: otherwise measured kinds would look worse than others.
+    Known corrections move half of the way, so that one odd run has limited effect.
     """
     if not seen:
         return

@@ -1,6 +1,6 @@
-"""A worker's look at its model while it trains: in a forked process beside it, with what cpu time is left over.
+"""Profiles a worker's model while it trains: in a forked process beside it, with CPU time that is left over.
 
-User code runs where it runs anyway, inside the tenant's sandbox, and the platform hears plain values.
+User code runs where it runs anyway, inside the tenant's sandbox, and the platform gets plain values.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fairlead import wire
 from fairlead.local_wire import PlacedSpec
 from fairlead.planning.plan_choice import MODEL_PARALLEL
 from fairlead.planning.profiles import Calibration, ModelProfile, to_plain
-from fairlead.profiling.analysis_process import measured
-from fairlead.profiling.first_passes import glance
+from fairlead.profiling.analysis_process import measure_profile
+from fairlead.profiling.first_passes import time_first_passes
 from fairlead.profiling.model_profile import profile_model
 from fairlead.training.channel import Channel
 from fairlead.training.loading import describe
@@ -32,22 +32,22 @@ from fairlead.training.session import Session
 from fairlead.units import shown_size
 
 WORTH_IT_S = 20.0
-"""A training that ends earlier gains nothing by being planned, and is left alone."""
+"""A training that ends earlier gains nothing from a plan, and is not profiled."""
 
 SLOW_STEP_S = 1.0
-"""Steps that take longer are not tried again beside the training: what it takes itself says enough."""
+"""Longer steps are not timed beside the training: its own steps are measurement enough."""
 
-LOOK_S = 60.0
-"""So long a gang waits for a look without which it cannot run the plan that was asked for."""
+PROFILE_WITHIN_S = 60.0
+"""How long a gang waits for the profile, if it cannot run the requested plan without one."""
 
-GLANCE_S = 1.0
-"""So long a gang waits for the first passes of a model; without them it starts as replicas."""
+FIRST_PASSES_WITHIN_S = 1.0
+"""How long a gang waits for the times of a model's first passes; without them it starts as replicas."""
 
 SAMPLES = 64
-"""That are made to look at a model where each is made one by one; tensors give a whole batch at once."""
+"""Samples for profiling where each is generated; tensors in memory give a whole batch at once."""
 
-NICENESS = 10  # a tenth of a core that the training wants as well
-MEMORY_PART = 0.25  # of what is free, for the steps that are tried
+NICENESS = 10  # at this niceness it gets a tenth of a core that the training wants, too
+MEMORY_PART = 0.25  # of free memory, for the timed steps
 COPIED_BYTES_PER_S = 5e9
 _ENOUGH_STEPS = 3
 _ANSWER_BYTES = 4 << 20
@@ -55,10 +55,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class TrainingPace(msgspec.Struct, frozen=True):
-    """How the training itself gets on when the look begins."""
+    """The training's own speed when profiling starts."""
 
     step_s: float
-    samples: float  # that this worker computes in a step
+    samples: float  # per step, of this worker
     cores: float = 1.0
 
 
@@ -68,7 +68,7 @@ def start_profiling(spec: PlacedSpec, session: Session, line: Channel) -> wire.G
 
 
 class ProfilingProcess:
-    """The process beside: forked while nothing computes yet, woken when the training runs and will for a while."""
+    """The forked process: created before anything computes, started when the training runs and will for a while."""
 
     def __init__(self, spec: PlacedSpec) -> None:
         self._spec = spec
@@ -77,19 +77,19 @@ class ProfilingProcess:
         self._batch = 0
 
     def begin(self, session: Session, line: Channel) -> wire.Glance | None:
-        """Fork, and wait for the training to be well on its way; returns what the first passes there show.
+        """Fork, and start to follow the training's progress; returns the times of the model's first passes.
 
-        A plan that takes the model apart and was asked for by name is looked into at once, before anybody trains.
+        If a plan that splits the model was requested by name, profiling starts at once, before the training.
         """
         weights, room = sum(p.numel() * p.element_size() for p in session.model.parameters()), _room_bytes(self._spec)
         if session.device.type != "cpu":
-            line.send(wire.Profiled(why_not=f"it lies on {session.device}, and only models on a cpu can be"))
+            line.send(wire.Profiled(why_not=f"it lies on {session.device}, and only models on a cpu are profiled"))
             return None
         if weights > room:
             free = shown_size(max(room, 0.0))
             line.send(wire.Profiled(why_not=f"a copy of its weights takes {shown_size(weights)}, and {free} are free"))
             return None
-        rows = _rows(session)  # by the parent: open files are shared with a fork
+        rows = _sample_rows(session)  # read by the parent, because a fork shares its open files
         self._batch = session.training.batch_size
         woken, self._go = os.pipe()
         answer, told = os.pipe()
@@ -98,21 +98,23 @@ class ProfilingProcess:
         if not child:
             for end in (self._go, answer, seen):
                 os.close(end)
-            _live(session, rows, line, (woken, told, shown), self._spec)
+            _run_child(session, rows, line, (woken, told, shown), self._spec)
         for end in (woken, told, shown):
             os.close(end)
-        line.on_send = self._hear
+        line.on_send = self._follow_progress
         done = threading.Event()
-        threading.Thread(target=_wait, args=(child, answer, line, done), name="fairlead-looking", daemon=True).start()
-        shows = _seen(seen)
+        threading.Thread(
+            target=_forward_answer, args=(child, answer, line, done), name="fairlead-looking", daemon=True
+        ).start()
+        shows = _read_first_passes(seen)
         if (self._spec.plan or session.training.plan) in MODEL_PARALLEL:
             step_s = SLOW_STEP_S if shows is None else shows.fixed_s + shows.sample_s * self._batch
-            self._wake(TrainingPace(step_s, self._batch))
-            done.wait(LOOK_S)
+            self._start(TrainingPace(step_s, self._batch))
+            done.wait(PROFILE_WITHIN_S)
         return shows
 
-    def _hear(self, message: msgspec.Struct) -> None:
-        """From the progress it follows when to begin, or that it is not worth it."""
+    def _follow_progress(self, message: msgspec.Struct) -> None:
+        """Decide from the training's progress when to start, or that profiling does not pay."""
         if not isinstance(message, wire.Progress) or self._go < 0:
             return
         first = self._begun
@@ -124,68 +126,71 @@ class ProfilingProcess:
         worth_it = (message.total_steps - message.step) * message.step_s >= WORTH_IT_S
         own_s = message.compute_s or message.step_s
         pace = TrainingPace(own_s, self._batch * (message.share or 1.0), min(1.0, self._spec.cpu or 1.0))
-        self._wake(pace if worth_it else None)
+        self._start(pace if worth_it else None)
 
-    def _wake(self, pace: TrainingPace | None) -> None:
-        """Let it look, or end."""
+    def _start(self, pace: TrainingPace | None) -> None:
+        """Start profiling, or end the process without ``pace``."""
         go, self._go = self._go, -1
-        with os.fdopen(go, "wb") as pipe, contextlib.suppress(BrokenPipeError):  # it may have been killed for memory
+        with (
+            os.fdopen(go, "wb") as pipe,
+            contextlib.suppress(BrokenPipeError),
+        ):  # the process may have been killed by the OOM killer
             pipe.write(b"" if pace is None else msgspec.msgpack.encode(pace))
 
 
-def _rows(session: Session) -> tuple[torch.Tensor, ...]:
-    """A batch like the training's, or so many samples that one can be made of them, again and again."""
+def _sample_rows(session: Session) -> tuple[torch.Tensor, ...]:
+    """A batch as large as the training's, or SAMPLES generated samples."""
     whole = 0 if isinstance(session.samples, GeneratedSamples) else session.training.batch_size
     count = min(max(SAMPLES, whole), len(session.samples))
     rows: tuple[torch.Tensor, ...] = session.samples.take(torch.arange(count), 0)
     return rows
 
 
-def _wait(child: int, answer: int, line: Channel, done: threading.Event) -> None:
+def _forward_answer(child: int, answer: int, line: Channel, done: threading.Event) -> None:
     with os.fdopen(answer, "rb") as pipe:
-        said = pipe.read(_ANSWER_BYTES)
+        data = pipe.read(_ANSWER_BYTES)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if said:
-        line.send(msgspec.msgpack.decode(said, type=wire.Profiled))
+    if data:
+        line.send(msgspec.msgpack.decode(data, type=wire.Profiled))
     elif code < 0:
         name = signal.Signals(-code).name
-        line.send(wire.Profiled(why_not=f"the process that looked was ended by {name}: memory may have run short"))
+        line.send(wire.Profiled(why_not=f"the profiling process was ended by {name}: memory may have run short"))
     done.set()
 
 
-def _seen(end: int) -> wire.Glance | None:
-    """What the process beside shows at once; None if its passes raise, or take too long to be waited for."""
+def _read_first_passes(end: int) -> wire.Glance | None:
+    """The times of the first passes; None if they raised an error or took too long."""
     with os.fdopen(end, "rb", buffering=0) as pipe:
-        there, _, _ = select.select([pipe], [], [], GLANCE_S)
-        said = pipe.read(_ANSWER_BYTES) if there else b""
-    return msgspec.msgpack.decode(said, type=wire.Glance) if said else None
+        there, _, _ = select.select([pipe], [], [], FIRST_PASSES_WITHIN_S)
+        data = pipe.read(_ANSWER_BYTES) if there else b""
+    return msgspec.msgpack.decode(data, type=wire.Glance) if data else None
 
 
-# ---------------------------------------------------------------- in the process beside
+# ---------------------------------------------------------------- in the profiling process
 
 
-def _live(
+def _run_child(
     session: Session, rows: tuple[torch.Tensor, ...], line: Channel, ends: tuple[int, int, int], spec: PlacedSpec
 ) -> None:
-    """Never returns: whatever happens here is nothing to the training."""
+    """Never returns, and no error here affects the training."""
     woken, told, shown = ends
     try:
-        _settle()
+        _prepare_child()
         line.close()
-        _show(session, rows, shown)
+        _send_first_passes(session, rows, shown)
         os.nice(NICENESS)
         with os.fdopen(woken, "rb") as pipe:
             asked = pipe.read()
         if asked:
-            found = _found(session, rows, msgspec.msgpack.decode(asked, type=TrainingPace), spec)
+            found = _profiled_message(session, rows, msgspec.msgpack.decode(asked, type=TrainingPace), spec)
             with os.fdopen(told, "wb") as out:
                 out.write(msgspec.msgpack.encode(found))
     finally:
         os._exit(0)
 
 
-def _settle() -> None:
-    """Die with the training, before it when memory is short, after it when cores are; and be quiet."""
+def _prepare_child() -> None:
+    """Die with the training, before it when memory is short; yield cores to it; write no output."""
     parent = os.getppid()
     prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
@@ -201,37 +206,39 @@ def _settle() -> None:
     torch.set_num_threads(1)
 
 
-def _show(session: Session, rows: tuple[torch.Tensor, ...], shown: int) -> None:
+def _send_first_passes(session: Session, rows: tuple[torch.Tensor, ...], shown: int) -> None:
     try:
-        os.write(shown, msgspec.msgpack.encode(glance(session, rows)))
+        os.write(shown, msgspec.msgpack.encode(time_first_passes(session, rows)))
     except BrokenPipeError:
-        return  # nobody waits for it any more
-    except Exception:  # noqa: BLE001 (a process's edge: the training itself will tell what is wrong, with its step)
+        return  # the worker waits no longer
+    except Exception:  # noqa: BLE001 (a process's edge: the training itself will report the error)
         return
     finally:
         os.close(shown)
 
 
-def _found(session: Session, rows: tuple[torch.Tensor, ...], pace: TrainingPace, spec: PlacedSpec) -> wire.Profiled:
+def _profiled_message(
+    session: Session, rows: tuple[torch.Tensor, ...], pace: TrainingPace, spec: PlacedSpec
+) -> wire.Profiled:
     begun_s = time.process_time()
     try:
-        profile = _look(session, rows, pace, spec)
-    except Exception as error:  # noqa: BLE001 (a process's edge: whatever user code raises is told in one line)
+        profile = _profile(session, rows, pace, spec)
+    except Exception as error:  # noqa: BLE001 (a process's edge: reports any error of user code in one line)
         return wire.Profiled(why_not=describe(error)[0][:500], seconds=time.process_time() - begun_s)
     return wire.Profiled(profile=to_plain(profile), seconds=time.process_time() - begun_s)
 
 
-def _look(session: Session, rows: tuple[torch.Tensor, ...], pace: TrainingPace, spec: PlacedSpec) -> ModelProfile:
+def _profile(session: Session, rows: tuple[torch.Tensor, ...], pace: TrainingPace, spec: PlacedSpec) -> ModelProfile:
     training, some = session.training, Resident(rows)
     profile = profile_model(training, session.model, some)
     profile = msgspec.structs.replace(profile, samples=len(session.samples))
     if pace.step_s <= SLOW_STEP_S and _needs_bytes(profile) < _room_bytes(spec):
-        return measured(training, session.model, profile, some, "cpu")
-    return msgspec.structs.replace(profile, calibration=rough(profile, pace))
+        return measure_profile(training, session.model, profile, some, "cpu")
+    return msgspec.structs.replace(profile, calibration=estimate_calibration(profile, pace))
 
 
-def rough(profile: ModelProfile, pace: TrainingPace) -> Calibration:
-    """The scale of the cost model by the training's own steps, as a measured one could not be afforded."""
+def estimate_calibration(profile: ModelProfile, pace: TrainingPace) -> Calibration:
+    """The calibration from the training's own steps, where timing some would cost too much."""
     moved = profile.parameter_bytes + profile.gradient_bytes + 2 * profile.state_bytes
     update_s = profile.parameters * moved / COPIED_BYTES_PER_S
     sample_s = max(pace.step_s * pace.cores - update_s, 0.5 * pace.step_s * pace.cores) / max(1.0, pace.samples)
@@ -239,16 +246,16 @@ def rough(profile: ModelProfile, pace: TrainingPace) -> Calibration:
 
 
 def _needs_bytes(profile: ModelProfile) -> float:
-    """Of a step: a copy of the parameters, gradients, the optimiser's state, and what is kept of the batch."""
+    """Memory of a step: a copy of the parameters, gradients, optimiser state, and activations of the batch."""
     held = profile.parameters * (profile.parameter_bytes + profile.gradient_bytes + profile.state_bytes)
     each = sum(layer.activation_bytes for layer in profile.layers) + profile.working_bytes + profile.sample_bytes
     return held + each * profile.batch_size
 
 
 def _room_bytes(spec: PlacedSpec) -> float:
-    """What the tried steps may take: a part of what is free on the machine, and of what the worker was given."""
-    words = dict(line.split(":", 1) for line in _lines("/proc/meminfo"))
-    free = float(words.get("MemAvailable", "0 kB").split()[0]) * 1024
+    """Memory for the timed steps: a part of what is free on the machine, and of the worker's own limit."""
+    memory = dict(line.split(":", 1) for line in _lines("/proc/meminfo"))
+    free = float(memory.get("MemAvailable", "0 kB").split()[0]) * 1024
     held = next((line.split()[1] for line in _lines("/proc/self/statm")), "0")
     granted = spec.memory_bytes
     left = free if granted is None else min(free, granted - float(held) * os.sysconf("SC_PAGE_SIZE"))

@@ -1,7 +1,7 @@
-"""Finds by trying whether linear layers of a user's own block can be shared by ranks: attention heads, inner widths.
+"""Finds by trial whether ranks can divide the linear layers of a user's own block: attention heads, inner widths.
 
-A block is run whole and with half of some layers' outputs. If what then comes into the layer behind them is exactly the
-half of what came before, nothing between them mixes the halves, whatever the code looks like.
+A block is run whole, and with half of some layers' outputs. If the layer behind them then gets exactly its half of the
+whole input, nothing between them mixes the halves, whatever the code looks like.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fairlead.planning.plan import HEADS
-from fairlead.profiling.called_layers import Calls
+from fairlead.profiling.called_layers import LayerCalls
 from fairlead.profiling.forward_trace import tensors
 from fairlead.training.model_probe import preserving_buffers
 
@@ -26,25 +26,25 @@ NAMES = (
     (("query", "key", "value"), ("out", "output", "dense")), (("wq", "wk", "wv"), ("wo",)),
     (("to_q", "to_k", "to_v"), ("to_out",)),
 )  # fmt: skip
-"""What people call the layers of attention: those in front, and the one behind."""
+"""Usual names of attention layers: those in front, and the one behind."""
 
 TRIES = (0, 1)
-"""Halves: what holds for two parts holds for as many as divide the width, or the heads."""
+"""The halves: what holds for two parts holds for every divisor of the width, or of the heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitGroup:
-    """Layers of a block whose outputs may be shared, the one behind them, and what the degree must divide."""
+    """Layers whose outputs may be divided, the layer behind them, and the width that the degree must divide."""
 
     left: tuple[str, ...]
     right: str
     width: int
-    counts: bool = False  # the block itself must be told that it has fewer heads
+    counts: bool = False  # the block's number of heads must be reduced
 
 
 @dataclass(slots=True)
 class _Call:
-    """How a block was called, and what came into and out of its layers."""
+    """The arguments of a block's call, and inputs and outputs of its layers."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -53,8 +53,10 @@ class _Call:
     result: Any = None
 
 
-def shareable(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) -> dict[str, list[SplitGroup]]:
-    """By the block's name. Every block is tried: two of one class may hold other functions."""
+def find_split_groups(
+    model: nn.Module, inputs: Sequence[torch.Tensor], calls: LayerCalls
+) -> dict[str, list[SplitGroup]]:
+    """Split groups by block name. Every block is tried: two of one class may contain other functions."""
     blocks = {name: module for name, module in model.named_modules() if name in calls.called and _candidates(module)}
     if not blocks:
         return {}
@@ -71,7 +73,7 @@ def shareable(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) ->
 
 @contextmanager
 def _as_in_training() -> Iterator[None]:
-    """Without torch's short cut for transformers at rest, which does not call their layers."""
+    """Disable torch's fast path for transformers in eval mode, which does not call their layers."""
     was = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -80,10 +82,10 @@ def _as_in_training() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(was)
 
 
-def _called_by(block: str, candidate: tuple[tuple[str, ...], str], calls: Calls) -> bool:
-    """Whether nobody but the block itself calls these layers: only its own code is tried."""
+def _called_by(block: str, candidate: tuple[tuple[str, ...], str], calls: LayerCalls) -> bool:
+    """Whether only the block itself calls these layers: only its own code is tried."""
     left, right = candidate
-    return all(calls.within(f"{block}.{name}" if block else name) for name in (*left, right))
+    return all(calls.called_by_parent_only(f"{block}.{name}" if block else name) for name in (*left, right))
 
 
 def _linear(module: nn.Module) -> list[tuple[str, nn.Linear]]:
@@ -114,7 +116,7 @@ def _heads(module: nn.Module) -> dict[str, int]:
 
 
 def _watch(model: nn.Module, blocks: dict[str, nn.Module], inputs: Sequence[torch.Tensor]) -> dict[str, _Call]:
-    """The first call of each block, and what came into and out of its layers in it."""
+    """The first call of each block, with inputs and outputs of its layers."""
     calls: dict[str, _Call] = {}
     done: set[str] = set()
 
@@ -165,22 +167,22 @@ def _tried(module: nn.Module, candidate: tuple[tuple[str, ...], str], call: _Cal
 
 
 def _same(module: nn.Module, left: Sequence[str], right: str, call: _Call, at: int, counts: bool) -> bool:
-    """Whether the layer behind gets exactly its half, when those in front compute only theirs."""
+    """Whether the layer behind gets exactly its half when the layers in front compute only theirs."""
     stop = _Stop(call.went[right])
     try:
         result = _halved(module, left, right, stop, at, counts)(*call.args, **call.kwargs)
-    except Exception:  # noqa: BLE001 (whatever a halved block raises only means: its code relies on the whole width)
+    except Exception:  # noqa: BLE001 (an error of a halved block means that it relies on the whole width)
         return False
     pairs = [(stop.came, call.came[right].chunk(2, -1)[at])]
     given, expected = tensors(result), tensors(call.result)
-    pairs += list(zip(given, expected, strict=False))  # and nobody else has looked at the half
+    pairs += list(zip(given, expected, strict=False))  # and no other code has used the half
     return len(given) == len(expected) and all(
         own is not None and own.shape == each.shape and torch.allclose(own, each, 1e-4, 1e-6) for own, each in pairs
     )
 
 
 def _halved(module: nn.Module, left: Sequence[str], right: str, stop: _Stop, at: int, counts: bool) -> nn.Module:
-    """The block with half of the layers in front, and something else in place of the one behind them."""
+    """The block with half of the layers in front, and ``stop`` in place of the layer behind."""
     half = copy.deepcopy(module)
     for name in left:
         layer: nn.Linear = half.get_submodule(name)  # type: ignore[assignment]
@@ -194,7 +196,7 @@ def _halved(module: nn.Module, left: Sequence[str], right: str, stop: _Stop, at:
 
 
 class _Stop(nn.Module):
-    """In the place of the layer behind: notes what comes, and answers as the whole one did."""
+    """Replaces the layer behind: records its input and returns the whole layer's output."""
 
     def __init__(self, answer: torch.Tensor) -> None:
         super().__init__()

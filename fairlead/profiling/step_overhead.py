@@ -1,4 +1,4 @@
-"""What a step of the training loop costs besides the model's own computing, in cpu seconds on this node."""
+"""Measures what a step of the training loop costs besides the model's own computing, in CPU seconds on this node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS = 16
 
 
 def loop_seconds() -> float:
-    """Of a tiny model: a step of the whole loop, less what its model, optimiser and input take by themselves."""
+    """The time of a loop's step with a tiny model, less that of its model, optimiser and input alone."""
     training = Training(
         model=lambda: nn.Linear(8, 2), data=(torch.randn(4 * _ROWS, 8), torch.randint(2, (4 * _ROWS,))),
         loss=nn.CrossEntropyLoss(), batch_size=_ROWS, epochs=1,
@@ -39,7 +39,7 @@ def _looped(training: Training) -> list[float]:
 
 
 class _Clock:
-    """A line to nobody that notes the cpu time at which each step begins."""
+    """A control connection that records the CPU time at the start of each step."""
 
     def __init__(self) -> None:
         self.spent: list[float] = []

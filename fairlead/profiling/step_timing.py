@@ -1,4 +1,4 @@
-"""A few real steps of a model in one process: the scale of the cost model, in cpu seconds."""
+"""Times a few real steps of a model in one process: the scale of the cost model, in CPU seconds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fairlead.training.samples import Resident, Samples
 
 REPEATS, MOST_REPEATS = 4, 40
 WORTH_S = 0.2
-"""Cpu seconds that are spent on one figure at least, unless it is sure earlier."""
+"""CPU seconds spent on each figure, unless MOST_REPEATS runs come first."""
 
 ENOUGH_S = 4.0
-"""A full batch is not tried when a quarter of it shows that it would take longer."""
+"""A full batch is not timed if a quarter of it takes longer."""
 
 
 def calibrate(training: Training, model: nn.Module, samples: Samples, device: str) -> Calibration:
-    """What a step takes here, apart from the platform: forward and backward at two sizes, optimiser, input.
+    """The time of a step without the platform: forward and backward at two sizes, optimiser, input.
 
-    Times are cpu seconds of one thread: what others do on the machine hardly shows in them.
+    Times are CPU seconds of one thread, which other processes hardly affect.
     """
     model.train()
     if isinstance(samples, Resident) and samples.images and prefers_channels_last(model):
@@ -47,7 +47,7 @@ def calibrate(training: Training, model: nn.Module, samples: Samples, device: st
 
 
 def layer_seconds(model: nn.Module, units: tuple[str, ...], samples: Samples, rows: int) -> list[float]:
-    """Cpu time of each unit of a forward pass: how the time of a step divides among the layers."""
+    """CPU time of each unit of a forward pass: how the time of a step divides among the layers."""
     if len(units) == 1:
         return [1.0]  # all of it
     inputs = take_rows(samples, rows)[:-1]
@@ -68,9 +68,9 @@ def _pass_s(training: Training, model: nn.Module, samples: Samples, rows: int) -
 
 
 def _timed(call: Callable[[], Any]) -> float:
-    """The least of a few runs after one that warms up: whoever disturbs them only ever adds to their cpu time.
+    """The shortest of a few runs after a warm-up: disturbances only ever add CPU time.
 
-    Short ones are disturbed more, and repeated more often.
+    Short runs vary more and are repeated more often.
     """
     call()
     times: list[float] = []

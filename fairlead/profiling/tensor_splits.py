@@ -1,4 +1,4 @@
-"""Layers that tensor parallelism may cut: pairs of linear layers or convolutions, attention heads, large tables."""
+"""Finds layers that tensor parallelism can split: pairs of linear layers or convolutions, heads, large tables."""
 
 from __future__ import annotations
 
@@ -10,68 +10,68 @@ import torch
 from torch import nn
 
 from fairlead.planning.plan import Split
-from fairlead.profiling.called_layers import Calls, watch_calls
-from fairlead.profiling.split_trials import SplitGroup, shareable
+from fairlead.profiling.called_layers import LayerCalls, watch_calls
+from fairlead.profiling.split_trials import SplitGroup, find_split_groups
 from fairlead.training.parallel.attention_heads import why_not_split
 
 LARGE_TABLE = 100_000
-"""Parameters from which on an embedding, or a linear layer on its own, is worth cutting."""
+"""Parameters from which on it pays to split an embedding, or a linear layer on its own."""
 
 _POINTWISE = (
     nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Identity, nn.LeakyReLU, nn.ELU, nn.Softplus,
     nn.Hardswish, nn.ReLU6, nn.Mish,
 )  # fmt: skip
-"""Work on each number by itself, so they do not mind that a layer's outputs lie on several workers."""
+"""Work on each number by itself, so a layer's outputs may be divided among workers."""
 
 _BY_CHANNEL = (
     nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Dropout2d, nn.Upsample, nn.ZeroPad2d,
 )  # fmt: skip
-"""Work on each channel by itself. Not batch norm: its statistics would lie on several workers."""
+"""Work on each channel by itself. Not batch norm: its statistics would be divided among workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSplit:
-    """One layer, how it would be cut, and the width that the tensor degree must divide."""
+    """A layer, how to split it, and the width that the tensor degree must divide."""
 
     name: str
     how: Split
     width: int
 
 
-def find_cuts(model: nn.Module, inputs: Sequence[torch.Tensor]) -> list[LayerSplit]:
-    """All of them, in the order of the model: by its structure where that is what runs, else by trying its blocks.
+def find_splits(model: nn.Module, inputs: Sequence[torch.Tensor]) -> list[LayerSplit]:
+    """All splits in the order of the model: by its structure where that is what runs, else by trying its blocks.
 
-    Layers whose weights are used elsewhere, too, stay whole: by another layer, or by code that does not call them.
+    Layers whose weights are used elsewhere stay whole: by another layer, or by code that does not call them.
     """
     calls = watch_calls(model, inputs)
     found: dict[str, LayerSplit] = {}
     for group in _groups(model, inputs, calls):
         layers = [cut.name for cut in group if not _only_counts(model, cut)]
-        if all(calls.alone(name) for name in layers) and not any(cut.name in found for cut in group):
+        if all(calls.owns_weights(name) for name in layers) and not any(cut.name in found for cut in group):
             found |= {cut.name: cut for cut in group}
     order = {name: place for place, (name, _) in enumerate(model.named_modules())}
     return sorted(found.values(), key=lambda cut: order[cut.name])
 
 
-def try_cuts(model: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[list[LayerSplit], str]:
-    """The cuts, or none and why: a model that cannot be looked at like this still runs in copies."""
+def try_splits(model: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[list[LayerSplit], str]:
+    """The splits, or none and the reason: a model whose analysis fails still runs as copies."""
     try:
-        return find_cuts(model, inputs), ""
-    except Exception as error:  # noqa: BLE001 (whatever user code raises here only means: its layers stay whole)
+        return find_splits(model, inputs), ""
+    except Exception as error:  # noqa: BLE001 (any error of user code means that its layers stay whole)
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return [], f"its layers stay whole, because looking at them failed: {reason}"
+        return [], f"its layers stay whole, because their analysis failed: {reason}"
 
 
-def _groups(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) -> Iterator[list[LayerSplit]]:
-    """Layers that are cut together or not at all."""
+def _groups(model: nn.Module, inputs: Sequence[torch.Tensor], calls: LayerCalls) -> Iterator[list[LayerSplit]]:
+    """Layers that are split together or not at all."""
     modules = dict(model.named_modules())
     for name, module in modules.items():
-        if calls.plain(name):
+        if calls.is_unmodified(name):
             yield from _within(name, module, calls)
     for name, module in modules.items():
-        if type(module) is nn.MultiheadAttention and calls.plain(name) and not why_not_split(module):
+        if type(module) is nn.MultiheadAttention and calls.is_unmodified(name) and not why_not_split(module):
             yield [LayerSplit(name, "heads", module.num_heads)]
-    for name, each in shareable(model, inputs, calls).items():
+    for name, each in find_split_groups(model, inputs, calls).items():
         yield from (list(_tried(name, one)) for one in each)
     for name, module in modules.items():
         if type(module) is nn.Embedding and module.weight.numel() >= LARGE_TABLE:
@@ -82,16 +82,16 @@ def _groups(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) -> I
 
 
 def degree_limit(cuts: list[LayerSplit]) -> int:
-    """The largest number of workers by which all of them can be divided evenly."""
+    """The largest number of workers that divides all of them evenly."""
     return math.gcd(*(cut.width for cut in cuts)) if cuts else 1
 
 
 def _only_counts(model: nn.Module, cut: LayerSplit) -> bool:
-    """Whether it stands for a number of heads of a block, whose layers are cut by themselves."""
+    """Whether it only divides a block's number of heads, while its layers have splits of their own."""
     return cut.how == "heads" and type(model.get_submodule(cut.name)) is not nn.MultiheadAttention
 
 
-def _within(name: str, module: nn.Module, calls: Calls) -> Iterator[list[LayerSplit]]:
+def _within(name: str, module: nn.Module, calls: LayerCalls) -> Iterator[list[LayerSplit]]:
     prefix = f"{name}." if name else ""
     if type(module) is nn.Sequential:
         for kind, between in ((nn.Linear, _POINTWISE), (nn.Conv2d, _POINTWISE + _BY_CHANNEL)):
@@ -100,13 +100,13 @@ def _within(name: str, module: nn.Module, calls: Calls) -> Iterator[list[LayerSp
 
 def _in_sequence(
     prefix: str, module: nn.Sequential, kind: type[nn.Linear] | type[nn.Conv2d], between: tuple[type[nn.Module], ...],
-    calls: Calls,
+    calls: LayerCalls,
 ) -> Iterator[list[LayerSplit]]:  # fmt: skip
-    """Pairs of such layers with nothing between them that would mix the channels, or look at them."""
+    """Pairs of such layers with nothing between them that mixes or reads the channels."""
     first: tuple[str, nn.Module] | None = None
     for key, child in module.named_children():
         name = f"{prefix}{key}"
-        if not calls.within(name):
+        if not calls.called_by_parent_only(name):
             first = None
         elif type(child) is kind and _even(child):
             if first is None:
@@ -119,7 +119,7 @@ def _in_sequence(
 
 
 def _even(layer: nn.Module) -> bool:
-    """Of convolutions only those with many channels: the rest would cost more in exchanges than it saves."""
+    """Convolutions only with many channels: for others the exchanges cost more than they save."""
     return not isinstance(layer, nn.Conv2d) or (layer.groups == 1 and layer.out_channels % 8 == 0)
 
 

@@ -1,10 +1,10 @@
-"""What runs inside worker processes: a Training made real, in elastic generations."""
+"""What runs inside worker processes: trains a Training in elastic generations."""
 
 from __future__ import annotations
 
 
 def preload() -> None:
-    """Import all that a worker needs, for the fork server: no tensor operation may run before the fork.
+    """Import all that a training needs, for the fork server: no tensor operation may run before the fork.
 
     torch._dynamo is what the first optimiser would import; a child would pay two seconds for it (measured).
     """

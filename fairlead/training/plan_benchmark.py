@@ -1,7 +1,7 @@
-"""Several plans measured side by side: gangs that all stay alive and take turns, a short window of steps each.
+"""Compares plans side by side: the gangs of all plans stay alive and take turns, a short window of steps each.
 
-Whatever disturbs the machine for a while then disturbs all of them alike. Also a program of its own, so that a door
-that must not load torch can ask: one question as JSON on stdin, one answer on stdout.
+Whatever disturbs the machine for a while then disturbs all of them alike. Also a program of its own, for callers that
+must not load torch: one question as JSON on stdin, one answer on stdout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from fairlead.errors import FairleadError
 from fairlead.local_wire import PlacedJoin
 from fairlead.planning.plan import Plan, plan_from
 from fairlead.training import preload
-from fairlead.training.plan_measurement import Question, WorkerPlace, enter, limit, place_from, quiet_loop, told
+from fairlead.training.plan_measurement import (
+    Question,
+    WorkerPlace,
+    enter_place,
+    join_cgroups,
+    peak_memory,
+    place_from,
+    quiet_loop,
+)
 
 WARM_UP = 3
 LEAST_STEPS, MOST_STEPS = 2, 400
@@ -33,7 +41,7 @@ _ENDLESS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class PlanBenchmark:
-    """What is to be measured: one Training under several plans, so many rounds, each plan a window per round."""
+    """One Training under several plans: each plan runs one window of steps per round."""
 
     run: str
     plans: Sequence[Plan]
@@ -44,17 +52,19 @@ class PlanBenchmark:
     folder: str = "."
     places: Sequence[WorkerPlace] = ()
     silence_s: float = 120.0
-    held: Sequence[int] = ()  # places of plans whose workers keep equal shares of the batch, whatever is measured
+    held: Sequence[int] = ()  # indices of plans whose workers keep equal shares of the batch
     accompanied: Sequence[int] = ()
-    """Places of plans of one worker, beside which all other workers train meanwhile, each on its own: what workers on
-    one machine take from each other then counts on both sides, as it would not between two machines."""
+    """Indices of plans of one worker, beside which all other workers train, each on its own.
+
+    What workers on one machine take from each other then counts on both sides, as it would not between two machines.
+    """
 
 
 @dataclass(slots=True)
 class PlanTimings:
-    """Of one plan, for each of its windows: seconds per step, cpu and computing seconds per step of every rank.
+    """Per window of one plan: seconds per step, and each rank's CPU and computing seconds per step.
 
-    Computing is what is done before the ranks wait for each other, with the share of the batch that it was done for.
+    Computing is the time before the ranks wait for each other, for the share of the batch in ``shares``.
     """
 
     step_s: list[float] = field(default_factory=list)
@@ -65,50 +75,50 @@ class PlanTimings:
     error: str = ""
 
 
-def take_turns(asked: PlanBenchmark) -> list[PlanTimings]:
-    """Run all windows of all plans; all processes have ended when this returns. Nothing may have computed before."""
+def measure_plans(asked: PlanBenchmark) -> list[PlanTimings]:
+    """Run all windows of all plans; all processes have ended when this returns. Call it before any tensor operation."""
     from fairlead.training.loading import load_training
 
     if asked.places:
-        limit(replace(asked.places[0], cgroups=asked.places[0].before))
+        join_cgroups(replace(asked.places[0], cgroups=asked.places[0].before))
     preload()
     with contextlib.chdir(asked.folder):
-        training = load_training(asked.run, asked.params)  # once for all: children share its data
+        training = load_training(asked.run, asked.params)  # once for all: forked children share its data
     taken = [PlanTimings() for _ in asked.plans]
     gangs: list[_Gang] = []
-    company: list[_Gang] = []
+    background: list[_Gang] = []
     with tempfile.TemporaryDirectory(prefix="fairlead-rounds-") as scratch:
         try:
             for number, plan in enumerate(asked.plans):
                 meet = Path(scratch) / f"meet-{number}"
                 gangs.append(_Gang(asked, plan, training, meet, hold=number in asked.held))
-                taken[number].error = gangs[-1].get_ready(WARM_UP)
+                taken[number].error = gangs[-1].warm_up(WARM_UP)
             for place in range(1, len(asked.places) if asked.accompanied else 0):
-                company.append(_Gang(asked, Plan(members=(place,)), training, Path(scratch) / f"company-{place}"))
-                company[-1].get_ready(WARM_UP)
-                company[-1].begin(_ENDLESS)
-                company[-1].pause()
-            for turn in range(asked.rounds + 1):  # the first shows how many steps fit into a window, and warms up
+                background.append(_Gang(asked, Plan(members=(place,)), training, Path(scratch) / f"background-{place}"))
+                background[-1].warm_up(WARM_UP)
+                background[-1].begin(_ENDLESS)
+                background[-1].pause()
+            for turn in range(asked.rounds + 1):  # the first round warms up, and shows how many steps fit into a window
                 for place in range(len(gangs)):
                     number = (place + turn) % len(gangs)
                     if not taken[number].error:
-                        with _beside(company if number in asked.accompanied else ()):
+                        with _training_beside(background if number in asked.accompanied else ()):
                             _one_turn(gangs[number], taken[number], asked, keep=turn > 0)
         finally:
-            for gang in (*gangs, *company):
+            for gang in (*gangs, *background):
                 gang.end()
     return taken
 
 
 @contextlib.contextmanager
-def _beside(company: Sequence[_Gang]) -> Iterator[None]:
-    """While this lasts, these train as well."""
-    for gang in company:
-        gang.go_on()
+def _training_beside(background: Sequence[_Gang]) -> Iterator[None]:
+    """Let these gangs train during the block."""
+    for gang in background:
+        gang.resume()
     try:
         yield
     finally:
-        for gang in company:
+        for gang in background:
             gang.pause()
 
 
@@ -128,7 +138,7 @@ def _one_turn(gang: _Gang, taken: PlanTimings, asked: PlanBenchmark, *, keep: bo
 
 
 class _Gang:
-    """The processes of one plan, each with a pipe on which it is told how many steps to run and one to answer."""
+    """The processes of one plan. Each gets step counts on one pipe and answers on another."""
 
     def __init__(self, asked: PlanBenchmark, plan: Plan, training: Any, meet: Path, *, hold: bool = False) -> None:
         self.step_s: float | None = None
@@ -138,7 +148,7 @@ class _Gang:
         )
         ranks = {str(n): n for n in range(plan.workers_used)}
         join = PlacedJoin(1, ranks, [], asked.silence_s, init_method=f"file://{meet}")
-        self._children: list[tuple[int, int, int]] = []  # pid, where it listens, where it answers
+        self._children: list[tuple[int, int, int]] = []  # pid, pipe of requests, pipe of answers
         for number in range(plan.workers_used):
             self._children.append(self._fork(question, training, join, number))
 
@@ -153,43 +163,43 @@ class _Gang:
         try:
             os.close(tells)
             os.close(hears)
-            for _, other_tells, other_hears in self._children:  # else nobody would see the end of the parent
+            for _, other_tells, other_hears in self._children:  # open copies would hide the end of the parent
                 os.close(other_tells)
                 os.close(other_hears)
             _work(question, training, join, number, listens, answers, hold=self._hold)
         finally:
             os._exit(0)  # a child never returns into its parent's program
 
-    def get_ready(self, steps: int) -> str:
-        """Let all ranks set up and run a few steps; returns what went wrong."""
-        answers, error = self._hear()
+    def warm_up(self, steps: int) -> str:
+        """Let all ranks set up and run a few steps; returns the error, if any."""
+        answers, error = self._read_answers()
         if not error:
             answers, error = self.turn(steps)
             self.step_s = None if error else max(answer["wall_s"] for answer in answers) / steps
         return error
 
     def turn(self, steps: int) -> tuple[list[dict[str, Any]], str]:
-        """One window of all ranks."""
+        """Run one window on all ranks."""
         self.begin(steps)
-        return self._hear()
+        return self._read_answers()
 
     def begin(self, steps: int) -> None:
-        """Let all ranks begin a window, without waiting for its end."""
+        """Start a window on all ranks without waiting for its end."""
         for _, tells, _ in self._children:
-            with contextlib.suppress(BrokenPipeError):  # it has ended; what it said last tells why
+            with contextlib.suppress(BrokenPipeError):  # the rank has ended; its last answer says why
                 os.write(tells, f"{steps}\n".encode())
 
     def pause(self) -> None:
-        """Stop in the midst of a window, until it is to go on."""
+        """Stop all ranks in the middle of a window."""
         for pid, _, _ in self._children:
             os.kill(pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """Go on where it was stopped."""
+    def resume(self) -> None:
+        """Let stopped ranks continue."""
         for pid, _, _ in self._children:
             os.kill(pid, signal.SIGCONT)
 
-    def _hear(self) -> tuple[list[dict[str, Any]], str]:
+    def _read_answers(self) -> tuple[list[dict[str, Any]], str]:
         answers: list[dict[str, Any]] = []
         deadline_s = time.monotonic() + self._silence_s
         for number, (_, _, hears) in enumerate(self._children):
@@ -210,32 +220,32 @@ class _Gang:
 
 
 def _read_line(source: int, deadline_s: float) -> bytes | None:
-    """A whole line; empty at the end of the stream, None when it is too late."""
-    said = b""
-    while not said.endswith(b"\n"):
+    """A whole line; empty at the end of the stream, None at the deadline."""
+    line = b""
+    while not line.endswith(b"\n"):
         ready, _, _ = select.select([source], [], [], max(0.0, deadline_s - time.monotonic()))
         if not ready:
             return None
         more = os.read(source, 1 << 16)
         if not more:
             return b""
-        said += more
-    return said
+        line += more
+    return line
 
 
 # ---------------------------------------------------------------- in a child
 
 
 class _Gate:
-    """A line to nobody that lets steps pass only when it is this gang's turn."""
+    """A control connection that lets steps pass only during this gang's turn."""
 
     def __init__(self, listens: int, answers: int, place: WorkerPlace | None) -> None:
         self._listens, self._answers, self._place = listens, answers, place
         self._left, self._steps, self._begun = 0, 0, (0.0, 0.0)
-        self._balance = {"compute_s": 0.0, "share": 0.0}  # as told last
+        self._balance = {"compute_s": 0.0, "share": 0.0}  # as reported last
 
     def pending(self) -> bool:
-        """Asked before every step: the first of a window is not counted, it starts what was idle."""
+        """Called before every step. The first step of a window is not counted: it wakes what was idle."""
         if self._left == self._steps and self._steps:
             self._begun = time.perf_counter(), time.process_time()
         if self._left == 0:
@@ -246,19 +256,19 @@ class _Gate:
     def _pause(self) -> None:
         if self._steps:
             wall_s, cpu_s = (now - then for now, then in zip(_now(), self._begun, strict=True))
-            self._say({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": told()["peak_bytes"], **self._balance})
+            self._send({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": peak_memory()["peak_bytes"], **self._balance})
         else:
-            self._say({"ready": True})
+            self._send({"ready": True})
         line = os.read(self._listens, 64)
         if not line:
             os._exit(0)
-        if self._place is not None:  # only now: getting ready need not be slow
-            limit(self._place)
+        if self._place is not None:  # only now: the set-up need not be slow
+            join_cgroups(self._place)
             self._place = None
         self._steps = int(line)
         self._left = self._steps + 1
 
-    def _say(self, what: Mapping[str, Any]) -> None:
+    def _send(self, what: Mapping[str, Any]) -> None:
         os.write(self._answers, json.dumps(what).encode() + b"\n")
 
     def take(self, timeout_s: float | None = None) -> wire.ToWorker | None:
@@ -287,7 +297,7 @@ def _work(
     place = question.places[plan.members[number] if plan.members else number] if question.places else None
     try:
         if place is not None:
-            enter(replace(place, cgroups=()))
+            enter_place(replace(place, cgroups=()))
         os.chdir(question.folder)
         gate = _Gate(listens, answers, place)
         loop, session, group = quiet_loop(training, plan, join, number, gate, steps=_ENDLESS)
@@ -299,7 +309,7 @@ def _work(
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is told)
         said = {"error": describe(error)[0], "lost": False}
     else:
-        said = {"error": "the training ended", "lost": False}
+        said = {"error": "the training ended early", "lost": False}
     os.write(answers, json.dumps(said).encode() + b"\n")
 
 
@@ -309,7 +319,7 @@ def main() -> int:
     asked["plans"] = [plan_from(plan) for plan in asked["plans"]]
     asked["places"] = [place_from(plain) for plain in asked.get("places", ())]
     try:
-        answer: dict[str, Any] = {"taken": [asdict(one) for one in take_turns(PlanBenchmark(**asked))]}
+        answer: dict[str, Any] = {"taken": [asdict(one) for one in measure_plans(PlanBenchmark(**asked))]}
     except FairleadError as error:
         answer = {"error": str(error)}
     print(json.dumps(answer))

@@ -1,7 +1,6 @@
-"""A few steps of a training under a plan, in as many processes on this machine, to see how long they really take.
+"""Runs a few steps of a Training under a plan, in as many processes on this machine, and measures their time.
 
-Also a program of its own, so that a door that must not load torch can ask: one question as JSON on stdin, one answer
-on stdout.
+Also a program of its own, for callers that must not load torch: one question as JSON on stdin, one answer on stdout.
 """
 
 from __future__ import annotations
@@ -35,30 +34,30 @@ if TYPE_CHECKING:
     from fairlead.training.session import Session
 
 WARM_UP = 3
-MOURNING_S = 3.0
-"""How long the others may take to notice that one has failed."""
+ERROR_GRACE_S = 3.0
+"""How long the other ranks may take to notice that one has failed."""
 _CLONE_NEWNET = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Where a worker is to run: a network namespace, the name of its interface, and control groups that limit it."""
+    """Where a worker runs: a network namespace, its interface, and control groups that limit the worker."""
 
     namespace: str | None = None
     interface: str | None = None
     cgroups: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()  # control groups in which to get ready, where there are others for that
+    before: tuple[str, ...] = ()  # control groups during the set-up, if they differ
 
 
 def place_from(plain: Mapping[str, Any]) -> WorkerPlace:
-    """As it is written in a question."""
+    """The place from its JSON values."""
     groups, before = (tuple(plain.get(name, ())) for name in ("cgroups", "before"))
     return WorkerPlace(plain.get("namespace"), plain.get("interface"), groups, before)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Per rank: the median seconds of a step and the most memory that it held. Or the error that came instead."""
+    """Per rank: the median seconds of a step and the peak memory; or the error."""
 
     step_s: tuple[float, ...] = ()
     peak_bytes: tuple[int, ...] = ()
@@ -67,20 +66,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be measured: the function that makes the Training, in which folder, under which plan."""
+    """What to measure: the function that makes the Training, its folder, and the plan."""
 
     run: str
     plan: Plan
     steps: int = 20
     params: Mapping[str, Any] = field(default_factory=dict)
     folder: str = "."
-    places: Sequence[WorkerPlace] = ()  # of the workers that are there, of which the plan may use some
-    meet: str | None = None  # where the ranks meet, if not in a file: tcp://host:port
+    places: Sequence[WorkerPlace] = ()  # of all workers, of which the plan may use some
+    meet: str | None = None  # rendezvous, if not by a file: tcp://host:port
     silence_s: float = 60.0
 
 
 def measure(question: Question) -> Measured:
-    """Run the steps; all processes have ended when this returns. Forks: nothing may have computed here before."""
+    """Run the steps; all processes have ended when this returns. Forks: call it before any tensor operation."""
     preload()
     plan = question.plan
     with tempfile.TemporaryDirectory(prefix="fairlead-measure-") as scratch:
@@ -90,14 +89,16 @@ def measure(question: Question) -> Measured:
         children = [_fork(question, join, number, Path(scratch)) for number in range(plan.workers_used)]
         codes = _wait(children, Path(scratch))
         answers = [_read(Path(scratch) / f"answer-{n}", code) for n, code in enumerate(codes)]
-    errors = sorted((a for a in answers if a["error"]), key=lambda a: bool(a["lost"]))  # the cause before its echoes
+    errors = sorted(
+        (a for a in answers if a["error"]), key=lambda a: bool(a["lost"])
+    )  # the cause before the peers that it took along
     if errors:
         return Measured(error=errors[0]["error"])
     return Measured(tuple(a["step_s"] for a in answers), tuple(a["peak_bytes"] for a in answers))
 
 
 def _wait(children: Sequence[int], scratch: Path) -> list[int]:
-    """The exit states of all children. After an error the others have a moment to notice; then they are ended."""
+    """The exit states of all children. After an error the others get a moment to notice it, then they are killed."""
     codes: dict[int, int] = {}
     deadline_s: float | None = None
     try:
@@ -107,7 +108,7 @@ def _wait(children: Sequence[int], scratch: Path) -> list[int]:
                 if found:
                     codes[pid] = code
                     if deadline_s is None and _read(scratch / f"answer-{number}", code)["error"]:
-                        deadline_s = time.monotonic() + MOURNING_S
+                        deadline_s = time.monotonic() + ERROR_GRACE_S
             if deadline_s is not None and time.monotonic() > deadline_s:
                 break
             time.sleep(0.01)
@@ -148,21 +149,21 @@ def _answer(question: Question, join: wire.Join, number: int, scratch: Path) -> 
     from fairlead.training.loading import describe
 
     try:
-        return {"error": "", "lost": False} | _steps(question, join, number, scratch)
+        return {"error": "", "lost": False} | _run_steps(question, join, number, scratch)
     except PeerLost as lost:
         return {"error": f"rank {number}: {lost}", "lost": True}
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is told)
         return {"error": describe(error)[0], "lost": False}
 
 
-def _steps(question: Question, join: wire.Join, number: int, scratch: Path) -> dict[str, Any]:
+def _run_steps(question: Question, join: wire.Join, number: int, scratch: Path) -> dict[str, Any]:
     import torch
 
     from fairlead.training.loading import load_training
 
     plan = question.plan
     if question.places:
-        enter(question.places[plan.members[number] if plan.members else number])
+        enter_place(question.places[plan.members[number] if plan.members else number])
     os.chdir(question.folder)
     torch.set_num_threads(1)
     training = load_training(question.run, question.params)
@@ -171,18 +172,18 @@ def _steps(question: Question, join: wire.Join, number: int, scratch: Path) -> d
     group.close()
     times = [row["time_s"] for row in session.history.rows(0)]
     step_s = statistics.median(b - a for a, b in zip(times[WARM_UP - 1 :], times[WARM_UP:], strict=False))
-    return {"step_s": step_s} | told()
+    return {"step_s": step_s} | peak_memory()
 
 
-def told() -> dict[str, int]:
-    """The most memory that this process has held."""
+def peak_memory() -> dict[str, int]:
+    """The most memory that this process has used."""
     return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 def quiet_loop(
     training: Training, plan: Plan, join: wire.Join, number: int, line: ControlConnection, *, steps: int
 ) -> tuple[TrainingLoop, Session, Group]:
-    """A loop that trains for so many steps, evaluates nothing and leaves nothing behind."""
+    """A loop that trains for ``steps`` steps without evaluation and snapshots."""
     from fairlead.training.group import Group
     from fairlead.training.loop import TrainingLoop
     from fairlead.training.seeds import seed_everything
@@ -198,9 +199,9 @@ def quiet_loop(
     return TrainingLoop(session, group, line, _NoSnapshots(), plan), session, group
 
 
-def enter(place: WorkerPlace) -> None:
-    """Be where a worker is to run."""
-    limit(place)
+def enter_place(place: WorkerPlace) -> None:
+    """Move this process to the place of a worker."""
+    join_cgroups(place)
     if place.namespace is not None:
         with Path(place.namespace).open() as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
@@ -209,14 +210,14 @@ def enter(place: WorkerPlace) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = place.interface
 
 
-def limit(place: WorkerPlace) -> None:
-    """Have no more of the cores than the place's control groups give."""
+def join_cgroups(place: WorkerPlace) -> None:
+    """Move this process into the place's control groups, which limit its cores."""
     for group in place.cgroups:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
 
 class _Silence:
-    """A line to nobody: a measurement hears no messages, and nobody reads its progress."""
+    """A control connection without messages, for measurements."""
 
     def pending(self) -> bool:
         return False
@@ -232,7 +233,7 @@ class _Silence:
 
 
 class _NoSnapshots:
-    """A measurement leaves nothing behind."""
+    """Stores no snapshots, for measurements."""
 
     def find(self) -> list[Any]:
         return []

@@ -21,7 +21,7 @@ from fairlead.planning.plan_candidates import shapes
 from fairlead.planning.profiles import Calibration, Hardware, Link, ModelProfile, Seat
 from fairlead.planning.search import _best_plan_of_shape, _LowerBounds, best_plan, candidates, search
 from fairlead.planning.topology import Topology
-from fairlead.profiling.profiling_process import TrainingPace, rough
+from fairlead.profiling.profiling_process import TrainingPace, estimate_calibration
 
 from .made import CARD, CPU, FAST, SLOW, hardware, machines, model, models
 
@@ -246,7 +246,9 @@ def test_a_sketch_has_the_magnitudes_of_a_model_that_was_looked_at() -> None:
     assert drawn.calibration is not None
     assert drawn.calibration.optimizer_s == pytest.approx(24e6 / 5e9)
     assert (drawn.calibration.fixed_s, drawn.calibration.sample_s) == (2e-3, 1e-4)
-    looked = rough(msgspec.structs.replace(drawn, calibration=None), TrainingPace(step_s=0.1, samples=64.0))
+    looked = estimate_calibration(
+        msgspec.structs.replace(drawn, calibration=None), TrainingPace(step_s=0.1, samples=64.0)
+    )
     assert looked.optimizer_s == pytest.approx(drawn.calibration.optimizer_s)
     assert (drawn.parameters, drawn.batch_size, drawn.samples, drawn.copies_only) == (1_000_000, 64, 6_400, True)
     assert (drawn.layers[0].activation_bytes, drawn.working_bytes) == (5_000.0, 1_250.0)

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import fairlead
 from fairlead.local_wire import PlacedSpec
-from fairlead.profiling.profiling_process import SAMPLES, TrainingPace, _found, _rows
+from fairlead.profiling.profiling_process import SAMPLES, TrainingPace, _profiled_message, _sample_rows
 from fairlead.training.session import Session
 
 FAST, SLOW = TrainingPace(step_s=0.001, samples=256.0), TrainingPace(step_s=30.0, samples=256.0)
@@ -42,13 +42,13 @@ def a_spec(folder: Path) -> PlacedSpec:
 @pytest.mark.parametrize("batch", [1, SAMPLES - 1, SAMPLES, SAMPLES + 1, 256, 1000])
 def test_a_batch_of_any_size_can_be_looked_at(tmp_path: Path, batch: int, one_by_one: bool, pace: TrainingPace) -> None:
     session = a_session(batch, one_by_one=one_by_one)
-    said = _found(session, _rows(session), pace, a_spec(tmp_path))
+    said = _profiled_message(session, _sample_rows(session), pace, a_spec(tmp_path))
     assert said.why_not == ""
     assert (said.profile["batch_size"], said.profile["samples"]) == (batch, 1000)
     assert said.profile["calibration"]["sample_s"] > 0
 
 
 def test_tensors_are_looked_at_in_a_whole_batch_and_samples_that_are_made_in_a_few() -> None:
-    assert [len(_rows(a_session(batch))[-1]) for batch in (8, 256)] == [SAMPLES, 256]
-    assert [len(_rows(a_session(batch, one_by_one=True))[-1]) for batch in (8, 256)] == [SAMPLES, SAMPLES]
-    assert len(_rows(a_session(4, samples=20))[-1]) == 20
+    assert [len(_sample_rows(a_session(batch))[-1]) for batch in (8, 256)] == [SAMPLES, 256]
+    assert [len(_sample_rows(a_session(batch, one_by_one=True))[-1]) for batch in (8, 256)] == [SAMPLES, SAMPLES]
+    assert len(_sample_rows(a_session(4, samples=20))[-1]) == 20

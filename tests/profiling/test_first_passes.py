@@ -11,7 +11,7 @@ from torch import nn
 
 import fairlead
 from fairlead import wire
-from fairlead.profiling.first_passes import glance
+from fairlead.profiling.first_passes import time_first_passes
 from fairlead.training.session import Session
 
 WAITS_S = 0.004
@@ -35,7 +35,7 @@ def _seen(model: Callable[[], nn.Module]) -> wire.Glance:
         model=model, data=(x, y), loss=nn.CrossEntropyLoss(), batch_size=64, epochs=1,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )  # fmt: skip
-    return glance(Session(training, 0), (x, y))
+    return time_first_passes(Session(training, 0), (x, y))
 
 
 def test_a_model_that_waits_is_as_slow_as_one_that_computes() -> None:

@@ -15,8 +15,8 @@ from fairlead.planning.profiles import ModelProfile, model_from, to_plain
 from fairlead.planning.search import candidates
 from fairlead.planning.topology import Topology
 from fairlead.profiling.analysis_client import ask_for_profile
-from fairlead.profiling.model_profile import build, profile_model
-from fairlead.profiling.tensor_splits import degree_limit, find_cuts
+from fairlead.profiling.model_profile import build_model, profile_model
+from fairlead.profiling.tensor_splits import degree_limit, find_splits
 from tests.planning.made import SLOW, hardware
 
 from . import programs
@@ -41,7 +41,7 @@ def test_a_plain_sequence_is_cut_between_its_layers() -> None:
 
 def test_what_is_held_without_being_trained_is_counted_where_it_lies() -> None:
     training = programs.mlp()
-    model = build(training)
+    model = build_model(training)
     whole = profile_model(training, model)
     model.get_submodule("2").requires_grad_(False)
     model.get_submodule("0").register_buffer("table", torch.zeros(1000))
@@ -73,7 +73,7 @@ def test_a_transformer_has_a_unit_per_block_with_pairs_to_split() -> None:
 
 
 def test_layers_of_a_block_of_ones_own_are_shared_where_trying_shows_that_nothing_mixes_them() -> None:
-    found = find_cuts(programs.Own(), (torch.randn(4, 6, 16),))
+    found = find_splits(programs.Own(), (torch.randn(4, 6, 16),))
     assert {(cut.name, cut.how) for cut in found} == {
         ("attention", "heads"), *((f"attention.{name}", "column") for name in "qkv"), ("attention.out", "row"),
         ("up", "column"), ("down", "row"),
@@ -85,8 +85,8 @@ def test_convolutions_are_pairs_only_with_nothing_between_that_mixes_channels() 
     plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3))
     normed = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 16, 3))
     images = (torch.randn(2, 3, 16, 16),)
-    assert [(cut.name, cut.how) for cut in find_cuts(plain, images)] == [("0", "column"), ("3", "row")]
-    assert find_cuts(normed, images) == []
+    assert [(cut.name, cut.how) for cut in find_splits(plain, images)] == [("0", "column"), ("3", "row")]
+    assert find_splits(normed, images) == []
 
 
 def test_the_flops_of_an_lstm_are_counted() -> None:
@@ -96,7 +96,7 @@ def test_the_flops_of_an_lstm_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("training", "word"), [(programs.looking, "traced"), (programs.tied, "shared"), (programs.costly, "each row")]
+    ("training", "word"), [(programs.looking, "traced"), (programs.tied, "shared"), (programs.costly, "value per row")]
 )
 def test_a_model_that_cannot_be_cut_is_still_run_in_copies_and_the_reason_is_said(training, word: str) -> None:  # type: ignore[no-untyped-def]
     found = profile_model(training())
@@ -113,7 +113,7 @@ def test_a_model_with_a_step_of_its_own_runs_in_copies() -> None:
 
 def test_a_model_with_nothing_to_train_is_refused_as_in_training() -> None:
     training = programs.mlp()
-    model = build(training).requires_grad_(False)
+    model = build_model(training).requires_grad_(False)
     with pytest.raises(InvalidSpec, match="has no parameters to train"):
         profile_model(training, model)
 

@@ -11,7 +11,14 @@ from fairlead.errors import InvalidSpec
 from fairlead.home import Home
 from fairlead.planning.profiles import Link
 from fairlead.profiling.device_types import cluster_of, known_device, known_links, known_types
-from fairlead.profiling.profile_cache import corrections, disagrees, learn, local_hardware, node_profile, quotas
+from fairlead.profiling.profile_cache import (
+    corrections,
+    differs_from_profile,
+    local_hardware,
+    node_profile,
+    quotas,
+    record_corrections,
+)
 from tests.planning.made import model
 
 NODE = {
@@ -31,8 +38,8 @@ def test_a_node_is_measured_once(tmp_path: Path) -> None:
     file = tmp_path / "profiles" / "node.json"
     file.write_text(json.dumps(found | {"cores": 77}))
     assert node_profile(home)["cores"] == 77  # kept, not measured again
-    assert disagrees(found, found["flops_per_s"]["float32"] * 3)
-    assert not disagrees(found, found["flops_per_s"]["float32"] * 1.1)
+    assert differs_from_profile(found, found["flops_per_s"]["float32"] * 3)
+    assert not differs_from_profile(found, found["flops_per_s"]["float32"] * 1.1)
 
 
 def test_workers_of_this_node_share_its_cores_unless_they_have_quotas_or_links() -> None:
@@ -47,9 +54,11 @@ def test_workers_of_this_node_share_its_cores_unless_they_have_quotas_or_links()
 def test_what_was_measured_corrects_what_is_predicted(tmp_path: Path) -> None:
     home, profile = Home(tmp_path), model()
     assert corrections(home, profile) == {}
-    learn(home, profile, {"dp": (2.0, 1.0), "fsdp": (4.0, 1.5), "single": (2.0, 1.0)})
+    record_corrections(home, profile, {"dp": (2.0, 1.0), "fsdp": (4.0, 1.5), "single": (2.0, 1.0)})
     assert corrections(home, profile) == {"*": 2.0, "dp": 1.0, "fsdp": 3.0, "single": 1.0}
-    learn(home, profile, {"dp": (1.0, 1.0), "fsdp": (1.0, 3.0)})  # as it was predicted with the corrections
+    record_corrections(
+        home, profile, {"dp": (1.0, 1.0), "fsdp": (1.0, 3.0)}
+    )  # as it was predicted with the corrections
     assert corrections(home, profile) == {"*": 2.0, "dp": 1.0, "fsdp": 3.0, "single": 1.0}
     assert corrections(home, model(5)) == {}
 

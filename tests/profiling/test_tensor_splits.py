@@ -13,13 +13,13 @@ from torch.nn import functional
 import fairlead
 from fairlead.planning.profiles import ModelProfile
 from fairlead.profiling.model_profile import profile_model
-from fairlead.profiling.tensor_splits import find_cuts
+from fairlead.profiling.tensor_splits import find_splits
 
 X = torch.randn(4, 6)
 
 
 def found(model: nn.Module, x: torch.Tensor = X) -> set[tuple[str, str]]:
-    return {(cut.name, cut.how) for cut in find_cuts(model, (x,))}
+    return {(cut.name, cut.how) for cut in find_splits(model, (x,))}
 
 
 class Drawer(nn.Module):
@@ -177,7 +177,7 @@ def test_under_an_optimizer_of_whole_parameters_only_copies_run() -> None:
 def test_a_model_that_cannot_be_looked_at_still_has_a_profile_with_the_reason() -> None:
     profile = profiled(Restless())
     assert profile.tensor_limit == 1
-    assert any("looking at them failed: 'at rest'" in reason for reason in profile.limits)
+    assert any("their analysis failed: 'at rest'" in reason for reason in profile.limits)
 
 
 def test_layers_that_find_their_size_at_the_first_batch_are_looked_at_like_others() -> None:

@@ -221,7 +221,7 @@ def test_a_state_of_plain_values_is_kept_and_anything_else_refused_by_its_place(
 
 @pytest.mark.parametrize("more", [{"model": object}, {"epochs": 2}, {"metrics": {"a": print}}, {"exact": False}])
 def test_beside_a_loop_nothing_else_is_written(more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSpec, match="no use beside a loop"):
+    with pytest.raises(InvalidSpec, match="not used with a custom loop"):
         Training(loop=print, **more)
     Training(loop=print, batch_size=8, seed=3)
     with pytest.raises(InvalidSpec, match="loop"):

@@ -16,7 +16,15 @@ from fairlead import wire
 from fairlead.planning.plan import SINGLE, Plan
 from fairlead.training import plan_benchmark
 from fairlead.training.parallel import direct_sums
-from fairlead.training.plan_benchmark import PlanBenchmark, PlanTimings, _Gang, _Gate, _one_turn, _read_line, take_turns
+from fairlead.training.plan_benchmark import (
+    PlanBenchmark,
+    PlanTimings,
+    _Gang,
+    _Gate,
+    _one_turn,
+    _read_line,
+    measure_plans,
+)
 from fairlead.training.plan_measurement import Question, WorkerPlace
 from tests.training.programs import SMALL
 
@@ -25,7 +33,7 @@ def test_plans_take_turns_and_one_that_cannot_run_says_why(tmp_path: Path) -> No
     (tmp_path / "train.py").write_text(SMALL)
     two = Plan(data=2, sync="allreduce")
     bad = Plan(data=2, sync="local-sgd", period=2)
-    single, together, refused = take_turns(
+    single, together, refused = measure_plans(
         PlanBenchmark("train.py:training", [SINGLE, two, bad], rounds=2, window_s=0.01, folder=str(tmp_path))
     )
     assert single.error == together.error == "" and len(single.step_s) == len(together.step_s) == 2
@@ -42,7 +50,7 @@ def test_how_long_ranks_compute_is_told_and_shares_can_be_held(tmp_path: Path) -
         "train.py:training", [two, two], rounds=1, window_s=1.0, params={"samples": 48, "slow": 0.01}, held=[1],
         folder=str(tmp_path),
     )  # fmt: skip
-    free, held = take_turns(asked)
+    free, held = measure_plans(asked)
     assert free.error == held.error == ""
     assert len(free.compute_s[0]) == 2 and min(free.compute_s[0]) >= 0.01 and sum(free.shares[0]) > 0.99
     assert held.shares[0] == [0.5, 0.5] or max(held.shares[0]) < 0.75
@@ -54,7 +62,7 @@ def test_a_worker_is_measured_while_another_trains_apart_from_it(tmp_path: Path)
         "train.py:training", [SINGLE, SINGLE], rounds=2, window_s=0.05, folder=str(tmp_path),
         params={"samples": 48, "slow": 0.01}, places=[WorkerPlace(), WorkerPlace()], accompanied=[1],
     )  # fmt: skip
-    alone, beside = take_turns(asked)
+    alone, beside = measure_plans(asked)
     assert alone.error == beside.error == "" and len(alone.step_s) == len(beside.step_s) == 2
 
 
@@ -127,29 +135,29 @@ def window(wall_s: float, **more: float) -> dict[str, Any]:
 
 def test_a_gang_is_ready_when_all_ranks_are_and_as_fast_as_the_slowest() -> None:
     ranks = Ranks([{"ready": True}, window(3.0)], [{"ready": True}, window(6.0)], ready=True)
-    assert ranks.gang.get_ready(3) == "" and ranks.gang.step_s == 2.0
+    assert ranks.gang.warm_up(3) == "" and ranks.gang.step_s == 2.0
     assert ranks.told == [[b"3\n"], [b"3\n"]]
     ranks.close()
     broken = Ranks(
         [{"ready": True}, {"error": "echo", "lost": True}], [{"ready": True}, {"error": "cause", "lost": False}],
         ready=True,
     )  # fmt: skip
-    assert broken.gang.get_ready(3) == "cause" and broken.gang.step_s is None
+    assert broken.gang.warm_up(3) == "cause" and broken.gang.step_s is None
     broken.close()
 
 
 def test_what_went_wrong_is_told_before_its_echoes_and_silence_is_no_echo() -> None:
     lost = {"error": "rank 0: gone", "lost": True}
     ranks = Ranks([lost], [{"error": "mine", "lost": False}], ready=True)
-    assert ranks.gang._hear() == ([lost, {"error": "mine", "lost": False}], "mine")
+    assert ranks.gang._read_answers() == ([lost, {"error": "mine", "lost": False}], "mine")
     ranks.close()
     ranks = Ranks([window(1.0)], [], ready=True, silence_s=0.3)
-    answers, error = ranks.gang._hear()
+    answers, error = ranks.gang._read_answers()
     assert error == "rank 1 did not answer in time" and answers[0]["wall_s"] == 1.0
     ranks.close()
     ranks = Ranks([window(1.0), None], [window(1.0), None], ready=True)
-    ranks.gang._hear()
-    answers, error = ranks.gang._hear()
+    ranks.gang._read_answers()
+    answers, error = ranks.gang._read_answers()
     assert error == "rank 0 has ended" and [answer["lost"] for answer in answers] == [True, True]
     ranks.gang.begin(5)
     ranks.close()

@@ -375,15 +375,15 @@ def test_a_process_is_put_into_its_control_groups_and_told_its_interface(
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "before")
-    plan_measurement.enter(WorkerPlace(cgroups=(str(tmp_path / "a"), str(tmp_path / "b"))))
+    plan_measurement.enter_place(WorkerPlace(cgroups=(str(tmp_path / "a"), str(tmp_path / "b"))))
     assert os.environ["GLOO_SOCKET_IFNAME"] == "before"
     assert [(tmp_path / name / "cgroup.procs").read_text() for name in ("a", "b")] == [str(os.getpid())] * 2
-    plan_measurement.enter(WorkerPlace(interface="eth7"))
+    plan_measurement.enter_place(WorkerPlace(interface="eth7"))
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
     (tmp_path / "none").touch()
     with pytest.raises(OSError, match="network namespace"):
-        plan_measurement.enter(WorkerPlace(namespace=str(tmp_path / "none")))
-    assert plan_measurement.told()["peak_bytes"] > 1 << 20
+        plan_measurement.enter_place(WorkerPlace(namespace=str(tmp_path / "none")))
+    assert plan_measurement.peak_memory()["peak_bytes"] > 1 << 20
 
 
 def test_a_worker_of_a_measurement_that_said_nothing_is_told_by_how_it_ended(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fairlead.planning.plan_candidates import Shape
 from fairlead.planning.profiles import ModelProfile
 from fairlead.planning.search import search
 from fairlead.planning.topology import Topology
-from fairlead.profiling.forward_trace import Scale, tensors
+from fairlead.profiling.forward_trace import PeakMemory, tensors
 from fairlead.profiling.model_profile import profile_model
 from fairlead.training.group import Group
 from fairlead.training.parallel.engines import make_engine
@@ -96,7 +96,7 @@ def _training(model: nn.Module, data: tuple[torch.Tensor, ...], batch: int) -> f
     )
 
 
-class Parts(Scale):
+class Parts(PeakMemory):
     """Weighs of distributed tensors the part that lies here."""
 
     def put(self, value: Any) -> None:

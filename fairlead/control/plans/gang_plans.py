@@ -39,7 +39,7 @@ from fairlead.errors import Refused, Unavailable
 from fairlead.planning.model_corrections import is_predictable
 from fairlead.planning.plan_choice import MARGIN, MODEL_PARALLEL, UNMEASURED, Choice
 from fairlead.planning.profiles import Hardware
-from fairlead.profiling.profile_cache import disagrees
+from fairlead.profiling.profile_cache import differs_from_profile
 from fairlead.scheduling.state import Reason
 
 T = TypeVar("T")
@@ -324,8 +324,8 @@ class Plans:
 
     def _off(self, ratio: float) -> bool:
         """Whether the machine seems to be another than the one that was measured."""
-        measured = self._gauge.machine().measured
-        return measured is not None and disagrees(measured, float(measured["flops_per_s"]["float32"]) / ratio)
+        profile = self._gauge.machine().measured
+        return profile is not None and differs_from_profile(profile, float(profile["flops_per_s"]["float32"]) / ratio)
 
     # ------------------------------------------------------------ curves
 
