@@ -1,4 +1,7 @@
-"""Graphs of stages: declared in Python or YAML, run as gangs of their own, with results that pass through memory."""
+"""Pipelines: graphs of stages declared in Python or YAML.
+
+Each stage runs as a gang and passes its result through memory.
+"""
 
 from fairlead.pipelines.declarations import Pipeline, Stage, pipeline, stage
 

@@ -1,4 +1,4 @@
-"""How arguments name the results of other stages: ``$load``, ``$split[train]``; ``$$`` is a plain dollar sign."""
+"""Parses references to other stages' results in arguments: ``$load``, ``$split[train]``; ``$$`` is a dollar sign."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 _REFERENCE = re.compile(r"\$([a-z0-9][-a-z0-9]*)((?:\[[^\[\]]{1,100}\])*)")
 _KEY = re.compile(r"\[([^\[\]]+)\]")
 VALUE_PREFIX = "$@"
-"""Begins a text that names a value which travels in the code bundle, pickled; opened only in a worker."""
+"""Prefix of a text that names a pickled value in the code bundle; unpickled only in a worker."""
 
 MAX_DEPTH = 20
 
 
 class BadReference(ValueError):
-    """A text that begins with a dollar sign and names nothing: what is wrong, and what to do about it."""
+    """A text that begins with a dollar sign and is no reference: what is wrong, and the fix."""
 
     def __init__(self, text: str, what: str, fix: str) -> None:
         super().__init__(f"{text!r} {what}; {fix}")
@@ -25,7 +25,7 @@ class BadReference(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The result of a stage, or the part of it that lies under these keys."""
+    """The result of a stage, or the part of it under these keys."""
 
     stage: str
     path: tuple[str | int, ...] = ()
@@ -34,14 +34,14 @@ class Reference:
         return f"${self.stage}" + "".join(f"[{_format_key(key)}]" for key in self.path)
 
     def part_of(self, value: Any) -> Any:
-        """What is meant, given the stage's whole result."""
+        """The referenced part of the stage's whole result."""
         for key in self.path:
             value = value[key]
         return value
 
 
 def parse(text: str) -> Reference | None:
-    """The reference that a text is, or None if it is just a text; raises :class:`BadReference`."""
+    """The reference in this text, or None for plain text; raises :class:`BadReference`."""
     if not text.startswith("$") or text.startswith(("$$", VALUE_PREFIX)):
         return None
     match = _REFERENCE.fullmatch(text)
@@ -51,7 +51,7 @@ def parse(text: str) -> Reference | None:
 
 
 def _format_key(key: str | int) -> str:
-    """A key as it stands in a reference: a name that could be taken for a number is quoted."""
+    """A key as written in a reference: a name that looks like a number is quoted."""
     return f'"{key}"' if isinstance(key, str) and (isinstance(_parse_key(key), int) or key[:1] == '"') else str(key)
 
 
@@ -62,12 +62,12 @@ def _parse_key(key: str) -> str | int:
 
 
 def escape(text: str) -> str:
-    """A plain text as it is written among arguments."""
+    """A plain text escaped for use among arguments."""
     return f"${text}" if text.startswith("$") else text
 
 
 def references(value: Any) -> Iterator[Reference]:
-    """All that a tree of arguments refers to, in order."""
+    """All references in a tree of arguments, in order."""
     for leaf in _leaves(value, 0):
         if isinstance(leaf, str):
             found = parse(leaf)
@@ -76,7 +76,7 @@ def references(value: Any) -> Iterator[Reference]:
 
 
 def resolve(value: Any, result: Callable[[Reference], Any], pickled: Callable[[str], Any] | None = None) -> Any:
-    """The tree of arguments with every reference replaced by what it means."""
+    """The tree of arguments with every reference replaced by its value."""
     if isinstance(value, Mapping):
         return {key: resolve(each, result, pickled) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -93,7 +93,7 @@ def resolve(value: Any, result: Callable[[Reference], Any], pickled: Callable[[s
 
 def _leaves(value: Any, depth: int) -> Iterator[Any]:
     if depth > MAX_DEPTH:
-        raise BadReference("...", f"is nested more than {MAX_DEPTH} deep", "pass it as the result of a stage")
+        raise BadReference("...", f"is nested more than {MAX_DEPTH} levels deep", "pass it as the result of a stage")
     if isinstance(value, Mapping):
         for each in value.values():
             yield from _leaves(each, depth + 1)

@@ -1,7 +1,9 @@
-"""What a function's result can depend on, by its source: itself, what it names in its file, and the files it imports.
+"""Finds what a function's result depends on in its source.
 
-Read as text, never run. Comments and layout do not count. A file that is read by other means than an import is not
-seen; ``cache=False`` is for stages that depend on such things.
+Itself, the names it uses in its file, and the files it imports.
+
+The source is parsed, never run; comments and layout do not count. Files read by other means than imports are not seen:
+use ``cache=False`` for stages that depend on them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Sources:
-    """The Python files of one folder, each read once."""
+    """The Python files of one folder, each parsed once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -24,7 +26,7 @@ class Sources:
         self._file_digests: dict[Path, str] = {}
 
     def digest(self, file: str, function: str) -> str | None:
-        """``sha256:`` of all that the function depends on; None when its file cannot be read that way."""
+        """``sha256:`` of everything that the function depends on; None if its file cannot be parsed."""
         path = (self._folder / file).resolve()
         tree = self._tree(path)
         definition = None if tree is None else find(tree, function)
@@ -37,7 +39,7 @@ class Sources:
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def texts(self, file: str) -> list[str]:
-        """The file and all that it imports of the folder, to be looked through."""
+        """The texts of the file and of everything in the folder that it imports."""
         path = (self._folder / file).resolve()
         tree = self._tree(path)
         if tree is None:
@@ -46,7 +48,7 @@ class Sources:
         return [each.read_text(encoding="utf-8", errors="replace") for each in [path, *sorted(files)]]
 
     def parameters(self, file: str, function: str) -> tuple[list[str], list[str]] | None:
-        """The names that a function takes and those that it needs; None when it takes any, or is not to be seen."""
+        """The parameters of a function and the required ones; None if it takes ``**kwargs`` or cannot be found."""
         tree = self._tree((self._folder / file).resolve())
         found = None if tree is None else find(tree, function)
         if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) or found.args.kwarg is not None:
@@ -61,14 +63,15 @@ class Sources:
         if path not in self._trees:
             try:
                 self._trees[path] = ast.parse(path.read_bytes(), path.name)
-            except (OSError, SyntaxError, ValueError):  # the worker says what is wrong with it
+            except (OSError, SyntaxError, ValueError):  # the worker reports the error
                 self._trees[path] = None
         return self._trees[path]
 
     def _parts(self, tree: ast.Module, start: _Definition) -> list[str]:
-        """What the function names in this file, what that names, and what is done there, in the order of the file.
+        """The statements of this file on which the function depends, in file order.
 
-        A name may be given several times (``C["lr"] = 1``, ``T = T * 2``): all of them count, and so does their order.
+        That is what it names, what those name in turn, and statements with effects. A name may be assigned several
+        times (``C["lr"] = 1``, ``T = T * 2``): all assignments count, in order.
         """
         named: dict[str, list[ast.stmt]] = {}
         for each in tree.body:
@@ -88,7 +91,7 @@ class Sources:
         return [ast.dump(bare if each is start else each) for each in tree.body if id(each) in reached or each is start]
 
     def _files(self, path: Path, imports: Sequence[ast.AST]) -> set[Path]:
-        """All files of the folder that these imports lead to, one way or another."""
+        """All files of the folder that these imports reach, directly or not."""
         found: set[Path] = set()
         pending = [(path, imports)]
         while pending:
@@ -133,15 +136,15 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def find(tree: ast.Module, name: str) -> _Definition | None:
-    """The definition of this name at the top of a file."""
+    """The top-level definition of this name."""
     found = [each for each in tree.body if isinstance(each, _DEFINITIONS) and each.name == name]
     return found[-1] if found else None
 
 
 def _without_stage(start: _Definition, own: Collection[str]) -> _Definition:
-    """The stage's function without ``@stage``, which says what it runs on, not what it gives; others stay.
+    """The function without our ``@stage`` decorator, which says what it runs on, not what it returns.
 
-    A ``stage`` that the file defines itself is not ours.
+    A ``stage`` that the file itself defines is not ours.
     """
     if "stage" in own:
         return start
@@ -156,9 +159,9 @@ def _is_called(decorator: ast.expr, name: str) -> bool:
 
 
 def _imported_files(root: Path, name: str, *, within: bool) -> Iterator[Path]:
-    """The files that an import of this name runs: its own, and those of all packages on the way.
+    """The files that an import of this name runs: its own and the ``__init__`` of all packages on the way.
 
-    ``within`` says that the folder itself is a package, as it is where one imports from ``.``.
+    ``within``: the root folder itself is a package, as in imports from ``.``.
     """
     parts = name.split(".") if name else []
     for deep in range(0 if within else 1, len(parts) + 1):
@@ -168,7 +171,7 @@ def _imported_files(root: Path, name: str, *, within: bool) -> Iterator[Path]:
 
 
 def _without_steps(statements: Sequence[ast.stmt], own: Collection[str]) -> list[ast.stmt]:
-    """Of what a name stands for, all but stages and pipelines: the top of a file may name every one of them."""
+    """These statements without stages and pipelines, which module-level code may mention freely."""
     return [each for each in statements if not _is_step(each, own)]
 
 
@@ -182,10 +185,10 @@ def _makes_step(called: ast.expr, own: Collection[str]) -> bool:
 
 
 def _has_effects(statement: ast.stmt, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
-    """Whether it does something when the file is loaded, which anything in the file may depend on.
+    """True if the statement does something at import time on which anything in the file may depend.
 
-    ``plain`` is what the names of the file stand for. A decorator may keep what it is given; a call may change anything
-    that this file holds.
+    ``plain`` maps the file's names to their statements. A decorator may register its function; a call may change any
+    object of this file.
     """
     if isinstance(statement, _DEFINITIONS):
         return bool(statement.decorator_list) and statement in plain.get(statement.name, [])
@@ -194,12 +197,12 @@ def _has_effects(statement: ast.stmt, plain: Mapping[str, Sequence[ast.stmt]]) -
     if isinstance(statement, _IMPORTS):
         return False
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        return False  # what it says of itself
+        return False  # a docstring
     return not (isinstance(statement, ast.If) and "__name__" in _mentioned_names(statement))
 
 
 def _calls_own_code(call: ast.Call, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
-    """Whether it calls something of this file, or hands on a definition that may be called in turn."""
+    """True if it calls something of this file, or passes on a definition that may be called."""
     if _makes_step(call, plain):
         return False
     called: ast.AST = call.func
@@ -221,5 +224,5 @@ def _defined_names(statement: ast.stmt) -> list[str]:
 
 
 def _mentioned_names(statement: ast.stmt) -> set[str]:
-    """All names that it mentions."""
+    """All names in the statement."""
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}

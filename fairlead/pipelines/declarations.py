@@ -1,6 +1,6 @@
 """Declares pipelines in Python: functions marked with ``@stage``, wired by calling them with each other's results.
 
-Outside of a pipeline a stage is the function that it was: call it, test it, debug it.
+Outside a pipeline a stage is a plain function: call it, test it, debug it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ METHODS = ("predict", "predict_proba", "decision_function", "transform", "score"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One stage of a pipeline that is being declared."""
+    """One stage of a pipeline being declared."""
 
     name: str
     stage: Stage
-    args: Mapping[str, Any]  # Outputs stand for the results of others
+    args: Mapping[str, Any]  # other stages' results are Outputs
 
 
 @dataclass(slots=True)
 class Declaration:
-    """A pipeline that is being declared: its stages in the order in which they were called."""
+    """A pipeline being declared: its stages in the order of their calls."""
 
     name: str
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -44,44 +44,44 @@ _building: ContextVar[Declaration | None] = ContextVar("fairlead-pipeline", defa
 
 
 class Output:
-    """What a stage will give, or a part of it: to be passed on as an argument, not to be looked at."""
+    """The future result of a stage, or a part of it: pass it on as an argument; its value is not known yet."""
 
     def __init__(self, node: str, path: tuple[str | int, ...] = (), parts: int = 0, fitted: bool = False) -> None:
         self._node, self._path, self._parts, self._fitted = node, path, parts, fitted
 
     @property
     def reference(self) -> str:
-        """How arguments name it."""
+        """Its reference in arguments."""
         return f"${self._node}" + "".join(f"[{key}]" for key in self._path)
 
     def __getitem__(self, key: str | int) -> Output:
         if not isinstance(key, str | int) or isinstance(key, bool) or "[" in str(key) or "]" in str(key):
-            raise InvalidSpec(f"{key!r} is no key of what it gives", field=f"stage {self._node}",
-                              fix="use a name or a number, or take it apart inside the next stage")  # fmt: skip
+            raise InvalidSpec(f"{key!r} is not a key of its result", field=f"stage {self._node}",
+                              fix="use a name or a number, or split it inside the next stage")  # fmt: skip
         return Output(self._node, (*self._path, key))
 
     def __iter__(self) -> Iterator[Output]:
         if not self._parts:
-            raise InvalidSpec("gives one value, as far as is known", field=f"stage {self._node}",
-                              fix="say how many it gives: @stage(outputs=2)")  # fmt: skip
+            raise InvalidSpec("returns one value, as declared", field=f"stage {self._node}",
+                              fix="declare how many it returns: @stage(outputs=2)")  # fmt: skip
         return iter([self[index] for index in range(self._parts)])
 
     def __getattr__(self, name: str) -> Callable[..., Output]:
         if name in METHODS and self._fitted:
             return lambda *args, **settings: _call_method(self, name, args, settings)
-        raise AttributeError(f"stage {self._node}: what it gives is there only when it has run; "
+        raise AttributeError(f"stage {self._node}: its result exists only after it has run; "
                              f"use .{name} inside the next stage")  # fmt: skip
 
     def __bool__(self) -> NoReturn:
-        raise InvalidSpec("gives something that is not known yet, so nothing can depend on it here",
+        raise InvalidSpec("has no result yet, so no condition can depend on it here",
                           field=f"stage {self._node}", fix="decide inside a stage")  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<what {self.reference[1:]} will give>"
+        return f"<future result of {self.reference[1:]}>"
 
 
 class Stage:
-    """A function with what it needs to run as a gang of its own."""
+    """A function and its resources, run as a gang of its own."""
 
     def __init__(self, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
         self.function = function
@@ -99,7 +99,7 @@ class Stage:
         return _add_node(building, self, _bind_arguments(self, args, kwargs))
 
     def named(self, name: str) -> Stage:
-        """The same stage by another name, for a pipeline that has it several times."""
+        """The same stage under another name, to use it several times in a pipeline."""
         return self.using(name=name)
 
     def using(self, **settings: Any) -> Stage:
@@ -111,15 +111,15 @@ class Stage:
 
     @property
     def trains(self) -> bool:
-        """Whether it gives a fairlead.Training: it says so by its annotation, by ``trains``, or by having workers."""
+        """True if it returns a fairlead.Training: by its annotation, by ``trains``, or by having workers."""
         if "trains" in self.settings:
             return bool(self.settings["trains"])
-        said = getattr(self.function, "__annotations__", {}).get("return")
-        named = said if isinstance(said, str) else getattr(said, "__name__", "")
+        hint = getattr(self.function, "__annotations__", {}).get("return")
+        named = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
         return named.rpartition(".")[2] == "Training" or (self.estimator is None and "workers" in self.settings)
 
     def fields(self) -> dict[str, Any]:
-        """Its settings as the spec has them."""
+        """Its settings as the spec takes them."""
         resources = {name: self.settings[name] for name in RESOURCES if self.settings.get(name) is not None}
         plain = {name: self.settings[name] for name in SETTINGS if self.settings.get(name) is not None}
         return {**plain, **({"trains": True} if self.trains else {}), **({"resources": resources} if resources else {})}
@@ -155,7 +155,7 @@ class Pipeline:
         functools.update_wrapper(self, function, updated=())
 
     def declare(self, **params: Any) -> Declaration:
-        """Call the function once, with stages that note down what they were called with."""
+        """Call the function once with stages that record their calls."""
         _check_arguments(self.function, f"pipeline {self.name}", params)
         _check_types(self.function, f"pipeline {self.name}", params)
         declaration = Declaration(self.name)
@@ -177,7 +177,7 @@ def pipeline(function: Callable[..., Any] | None = None, *, name: str | None = N
 
 
 def stage_name(text: str) -> str:
-    """A name as specs have them, made of any identifier."""
+    """A valid stage name made of any identifier."""
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text)
     return re.sub(r"[^a-z0-9]+", "-", split.lower()).strip("-")[:36].strip("-") or "stage"
 
@@ -203,7 +203,7 @@ def _bind_arguments(made: Stage, args: tuple[Any, ...], kwargs: Mapping[str, Any
         raise InvalidSpec("takes arguments without names", field=field_, fix="name each of them in its definition")
     names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(args) > len(names):
-        raise InvalidSpec(f"takes {len(names)} arguments by place and was given {len(args)}", field=field_,
+        raise InvalidSpec(f"takes {len(names)} positional arguments and was given {len(args)}", field=field_,
                           fix=f"it takes {', '.join(signature.parameters) or 'none'}")  # fmt: skip
     given = dict(zip(names, args, strict=False))
     twice = sorted(given.keys() & kwargs.keys())
@@ -220,7 +220,7 @@ def _check_arguments(function: Callable[..., Any], owner: str, given: Mapping[st
     named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     for name in given:
         if name not in named and not takes_any:
-            raise InvalidSpec("it takes no such argument", field=f"{owner}: {name}",
+            raise InvalidSpec("unknown argument", field=f"{owner}: {name}",
                               fix=f"rename it to one of: {', '.join(named) or 'none'}")  # fmt: skip
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in given:
@@ -228,10 +228,10 @@ def _check_arguments(function: Callable[..., Any], owner: str, given: Mapping[st
 
 
 def _check_types(function: Callable[..., Any], owner: str, given: Mapping[str, Any]) -> None:
-    """Of what is given to a pipeline, often in a shell: a text where its annotation says number is a slip."""
+    """Refuse a pipeline parameter of another type than annotated: in a shell, text for a number is an easy mistake."""
     for name, value in given.items():
-        said = getattr(function, "__annotations__", {}).get(name)
-        kind = said if isinstance(said, str) else getattr(said, "__name__", "")
+        hint = getattr(function, "__annotations__", {}).get(name)
+        kind = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
         wanted = PLAIN.get(kind)
         if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)):
             raise InvalidSpec(f"{value!r} is not of the type {kind}", field=f"{owner}: {name}",
@@ -245,14 +245,14 @@ def _check_settings(name: str, settings: Mapping[str, Any]) -> None:
     for given in settings:
         if given not in (*SETTINGS, *RESOURCES):
             known = ", ".join((*RESOURCES, *SETTINGS, "outputs", "name"))
-            raise InvalidSpec("is no setting of a stage", field=f"stage {name}: {given}", fix=f"use one of: {known}")
+            raise InvalidSpec("is not a setting of a stage", field=f"stage {name}: {given}", fix=f"use one of: {known}")
 
 
 # ---------------------------------------------------------------- estimators
 
 
 def _fit(X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """What a stage of an estimator takes; the fitting itself is in ``fairlead.pipelines.estimators``."""
+    """The signature of an estimator's stage; the fitting itself is in ``fairlead.pipelines.estimators``."""
     raise NotImplementedError("an estimator's stage runs inside a pipeline; call its fit yourself outside of one")
 
 
@@ -266,7 +266,7 @@ def _call_method(fitted: Output, name: str, args: tuple[Any, ...], settings: Map
         raise InvalidSpec("is used outside of its pipeline", field=f"stage {fitted._node}",
                           fix="call it in the function marked with @pipeline")  # fmt: skip
     made = Stage(_call, {"name": f"{fitted._node[:24]}-{stage_name(name)}", **settings})
-    made.estimator = name  # a method of what was fitted
+    made.estimator = name  # a method of the fitted estimator
     bound = _bind_arguments(made, (fitted, name, *args), {})
     output = _add_node(building, made, bound)
     output._fitted = False
@@ -274,7 +274,7 @@ def _call_method(fitted: Output, name: str, args: tuple[Any, ...], settings: Map
 
 
 def platform_function(made: Stage) -> str | None:
-    """The function of the platform's own that a stage runs, if it is not the user's."""
+    """The platform's function that this stage runs; None if it runs the user's."""
     if made.function is _fit:
         return f"{ESTIMATORS}fit"
     return f"{ESTIMATORS}call" if made.function is _call else None

@@ -1,4 +1,4 @@
-"""What stages of scikit-learn estimators run: fit in a worker, with joblib over the cores that the worker was given."""
+"""Runs the stages of scikit-learn estimators: fits in a worker, with joblib over the worker's cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def fit(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """The estimator, fitted: an object, or the dotted name of a class with its ``params``."""
+    """The fitted estimator, given as an object or as a class name with ``params``."""
     made = _build_estimator(estimator)
     given = {} if sample_weight is None else {"sample_weight": sample_weight}
     with in_parallel(made):
@@ -22,18 +22,18 @@ def fit(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any
 
 
 def call(fitted: Any, method: str, X: Any, y: Any = None) -> Any:
-    """What a method of a fitted estimator gives: predict, transform, score, ..."""
+    """The result of a method of a fitted estimator: predict, transform, score, ..."""
     if not hasattr(fitted, method):
-        raise InvalidSpec(f"{type(fitted).__name__} has no {method}", field="method", fix="call what it has")
+        raise InvalidSpec(f"{type(fitted).__name__} has no {method}", field="method", fix="call a method that it has")
     with in_parallel(fitted):
         return getattr(fitted, method)(X) if y is None else getattr(fitted, method)(X, y)
 
 
 @contextlib.contextmanager
 def in_parallel(estimator: Any) -> Iterator[int]:
-    """Let joblib use all cores that this worker was given, and no more: others have theirs.
+    """Let joblib use all cores of this worker, and no more.
 
-    How it divides its work stays its own choice: forests share memory between threads, searches start processes.
+    How it divides its work stays its choice: forests share memory between threads, searches start processes.
     """
     import joblib
 
@@ -44,7 +44,7 @@ def in_parallel(estimator: Any) -> Iterator[int]:
         estimator.set_params(**own)
     try:
         with joblib.parallel_config(n_jobs=cores), _single_threaded_processes(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*n_jobs.*", FutureWarning)  # of those that have it without a use for it
+            warnings.filterwarnings("ignore", ".*n_jobs.*", FutureWarning)  # from estimators that ignore n_jobs
             yield cores
     finally:
         if own:
@@ -52,15 +52,15 @@ def in_parallel(estimator: Any) -> Iterator[int]:
 
 
 def worker_cores() -> int:
-    """To this worker."""
+    """The number of cores of this worker."""
     return max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 def n_jobs_overrides(asked: Mapping[str, Any], cores: int) -> dict[str, int]:
-    """What n_jobs has to be instead, by its name such as ``estimator__n_jobs``, where it is not what it should be.
+    """By parameter name (``estimator__n_jobs``): the n_jobs to set where the asked one is wrong.
 
-    The outermost divides its work over all cores, unless it asks for fewer: joblib would give it one when it says
-    nothing and prefers threads, and the machine's when it says -1. What is inside of it has one: they are taken.
+    The outermost estimator uses all cores unless it asks for fewer: joblib would use one for None with threads, and the
+    machine's for -1. Nested estimators get one: the cores are taken.
     """
     owners = {name: name.removesuffix("n_jobs") for name in asked}
     found = {}
@@ -75,7 +75,7 @@ def n_jobs_overrides(asked: Mapping[str, Any], cores: int) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _single_threaded_processes() -> Iterator[None]:
-    """Processes that joblib starts meanwhile compute with one thread each: together they have the worker's cores."""
+    """Processes that joblib starts meanwhile compute with one thread each; together they use the worker's cores."""
     before = {name: os.environ[name] for name in THREADS if name in os.environ}
     os.environ.update(dict.fromkeys(before, "1"))
     try:

@@ -1,4 +1,7 @@
-"""Fingerprints: what a stage's result depends on, so that the same stage with the same inputs is not run again."""
+"""Fingerprints.
+
+Hashes of all that a stage's result depends on, so that the same stage with the same inputs is not run again.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from collections.abc import Mapping
 from fairlead.pipelines.graph import PipelineSpec, StageSpec, order
 
 NO_VERSIONS: Mapping[str, str] = {}
-VERSION = 1  # counted up when results of before can no longer be read
+VERSION = 1  # incremented when earlier results can no longer be read
 
 
 def fingerprints(spec: PipelineSpec, versions: Mapping[str, str] = NO_VERSIONS) -> Mapping[str, str]:
-    """By stage: a hash of its code, its arguments, its data sets and the fingerprints of all that comes before it.
+    """By stage: a hash of its code, arguments, data sets and the fingerprints of all its upstream stages.
 
-    ``versions`` are the data sets that there are: a training that is given the name of one reads that version.
-    What it runs on is not in it: more cores or another node give the same result sooner, not another result.
+    ``versions`` are the current data sets: a training given the name of one reads that version. Resources are not
+    included: more cores give the same result sooner.
     """
     found: dict[str, str] = {}
     for name in order(spec.upstream):
@@ -39,15 +42,15 @@ def fingerprints(spec: PipelineSpec, versions: Mapping[str, str] = NO_VERSIONS) 
 
 
 def _data_versions(stage: StageSpec, versions: Mapping[str, str]) -> list[str]:
-    """The versions that it reads, as far as it says so: by its text, or in its arguments."""
+    """The data set versions that a stage reads, from its spec or its arguments."""
     given = [each for each in stage.args.values() if isinstance(each, str)] if stage.trains else []
     return sorted({*stage.data, *(f"{name}@{versions[name]}" for name in given if name in versions)})
 
 
 def cacheable_stages(spec: PipelineSpec) -> frozenset[str]:
-    """Stages for which an earlier result may stand: those that say so, and that follow only such stages.
+    """Stages whose earlier result may be reused: they allow it, and all their upstream stages are cacheable.
 
-    What a stage with ``cache=False`` gives is known when it has run, so nothing is known of what follows from it.
+    The result of a stage with ``cache=False`` is known only after it ran, so nothing is known of its downstream stages.
     """
     found: set[str] = set()
     for name in order(spec.upstream):

@@ -1,4 +1,4 @@
-"""A pipeline as a value: its stages, what each takes from others, what each needs; YAML, JSON and Python alike."""
+"""The pipeline spec: its stages, what each takes from others and what each needs; the same in YAML, JSON and Python."""
 
 from __future__ import annotations
 
@@ -30,32 +30,34 @@ from fairlead.specs import (
 
 MAX_STAGES = 500
 MAX_EDGES = 5_000
-"""Results taken and stages waited for, of a whole pipeline: rounds, pages and the store look at all of them."""
+"""Dependencies per pipeline: rounds, pages and the store examine all of them."""
 _MAX_NAMED = 12
-"""Stages of a circle that are named."""
+"""Stages of a cycle that an error names."""
 ESTIMATORS = "fairlead.pipelines.estimators:"
-"""The functions of this module are what stages of scikit-learn estimators run."""
+"""The module whose functions run the stages of scikit-learn estimators."""
 
 
 class StageSpec(Spec):
-    """One stage: a function with arguments, or a command; which results it takes stands in its arguments."""
+    """One stage: a function with arguments, or a command. References in its arguments say which results it takes."""
 
     run: str | None = Field(default=None, max_length=1000)  # file.py:function or package.module:function
     command: list[Word] | None = Field(default=None, max_length=10_000)
     args: FreeForm = Field(default_factory=dict, max_length=200)
-    after: list[Name] = Field(default_factory=list, max_length=MAX_STAGES)  # stages that come first, besides
+    after: list[Name] = Field(default_factory=list, max_length=MAX_STAGES)  # further stages that must come first
     workers: Workers = Workers()
     resources: WorkerResources = WorkerResources()
     placement: Placement = Placement()
     retries: int = Field(default=0, ge=0, le=100, strict=True)
-    cache: bool = Field(default=True, strict=True)  # whether an earlier result of the same stage may stand for it
-    trains: bool = Field(default=False, strict=True)  # it returns a fairlead.Training: its gang may grow and shrink
+    cache: bool = Field(default=True, strict=True)  # reuse an earlier result of the same stage
+    trains: bool = Field(default=False, strict=True)  # returns a fairlead.Training: its gang may grow and shrink
     takes: Annotated[Seconds, Field(gt=0)] | None = None
     data: list[DataRef] = Field(default_factory=list, max_length=64)  # data sets that its training reads by name
     env: dict[str, Word] = Field(default_factory=dict, max_length=200)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
     venv: str | None = Field(default=None, max_length=4096)
-    source: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")  # of its own code; None: the bundle's
+    source: str | None = Field(
+        default=None, pattern=r"^sha256:[0-9a-f]{64}$"
+    )  # digest of its own code; None: the whole bundle
 
     @cached_property
     def inputs(self) -> frozenset[str]:
@@ -65,12 +67,12 @@ class StageSpec(Spec):
 
     @cached_property
     def upstream(self) -> frozenset[str]:
-        """The stages that come before it."""
+        """The stages that must come before it."""
         return self.inputs | frozenset(self.after)
 
     @property
     def kind(self) -> str:
-        """What it is, in a word for people."""
+        """Its kind as shown to people."""
         if self.command is not None:
             return "command"
         if (self.run or "").startswith(ESTIMATORS):
@@ -97,12 +99,12 @@ class StageSpec(Spec):
             raise ValueError("args: are for the function of run; put the arguments of a command into command")
         if self.run is not None and not self.trains and self.workers.max > 1:
             raise ValueError("workers: a plain function runs in one worker; leave workers out, give it more cpu, or "
-                             "let it return a fairlead.Training and say trains: true")  # fmt: skip
+                             "let it return a fairlead.Training and set trains: true")  # fmt: skip
         return self
 
 
 class PipelineSpec(Spec):
-    """A graph of stages, ready to be run."""
+    """A graph of stages."""
 
     apiVersion: Literal["fairlead/v1"] = "fairlead/v1"
     kind: Literal["Pipeline"] = "Pipeline"
@@ -113,15 +115,15 @@ class PipelineSpec(Spec):
     )
     stages: dict[Name, StageSpec] = Field(min_length=1, max_length=MAX_STAGES)
     priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
-    sla: Sla | None = None  # of each of its stages
+    sla: Sla | None = None  # for each stage
     code: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
 
     @model_validator(mode="after")
     def _is_a_graph(self, info: ValidationInfo) -> Self:
         edges = sum(map(len, self.upstream.values()))
         if edges > MAX_EDGES and info.context is not STORED:
-            raise ValueError(f"stages: take {edges} results of each other in all, and {MAX_EDGES} are the most; "
-                             "let stages in between gather them")  # fmt: skip
+            raise ValueError(f"stages: have {edges} dependencies in all, more than {MAX_EDGES}; "
+                             "gather results in stages in between")  # fmt: skip
         for name, others in self.upstream.items():
             for other in sorted(others):
                 if other not in self.stages:
@@ -130,7 +132,7 @@ class PipelineSpec(Spec):
         circle = cycle(self.upstream)
         if circle:
             way = " -> ".join([*circle[:_MAX_NAMED], *(["..."] if len(circle) > _MAX_NAMED else []), circle[0]])
-            raise ValueError(f"stages.{circle[0]}: waits for itself: {way}; take one of these arguments away")
+            raise ValueError(f"stages.{circle[0]}: waits for itself: {way}; remove one of these arguments")
         return self
 
     @cached_property
@@ -139,12 +141,12 @@ class PipelineSpec(Spec):
 
     @cached_property
     def behind(self) -> dict[str, int]:
-        """Of each stage: how many stages one after the other wait for it, along the longest way to an end."""
+        """By stage: the length of the longest chain of stages that wait for it."""
         return behind(self.upstream)
 
 
 def cycle(upstream: Mapping[str, Iterable[str]]) -> list[str]:
-    """Stages that wait for each other in a circle, in the order in which they run; empty when there are none."""
+    """The stages of one cycle in order; empty without a cycle."""
     done = {name for level in _levels(upstream) for name in level}
     waits = {name: set(others) - done for name, others in upstream.items() if name not in done}
     if not waits:
@@ -160,15 +162,15 @@ def cycle(upstream: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def order(upstream: Mapping[str, Iterable[str]]) -> list[str]:
-    """The stages, each after all that it waits for; alike for every order of the same mapping."""
+    """The stages in topological order; the same for every order of the same mapping."""
     done = [name for level in _levels(upstream) for name in level]
     if len(done) < len(upstream):
-        raise ValueError("the stages wait for each other in a circle")
+        raise ValueError("the stages wait for each other in a cycle")
     return done
 
 
 def _levels(upstream: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
-    """Stages that can run side by side, level after level, by name; those in a circle, and behind one, never come."""
+    """Stages that can run side by side, level by level, sorted; stages in or behind a cycle are left out."""
     left = {name: set(others) & upstream.keys() for name, others in upstream.items()}
     waiting: dict[str, list[str]] = {name: [] for name in upstream}
     for name, others in left.items():
@@ -188,7 +190,7 @@ def _levels(upstream: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
 
 
 def behind(upstream: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """Of each stage: how many stages one after the other wait for it, along the longest way to an end."""
+    """By stage: the length of the longest chain of stages that wait for it."""
     found = dict.fromkeys(upstream, 0)
     for name in reversed(order(upstream)):
         for earlier in upstream[name]:
@@ -197,9 +199,9 @@ def behind(upstream: Mapping[str, Iterable[str]]) -> dict[str, int]:
 
 
 def stage_job(spec: PipelineSpec, name: str, pipeline: str, params: Mapping[str, Any]) -> JobSpec:
-    """The job that runs a stage, under the same rules as every other job of its tenant.
+    """The job that runs a stage, under the same rules as any job of its tenant.
 
-    ``params`` may hold what other stages gave: :class:`InvalidSpec` for what is no value that a job may be given.
+    ``params`` may hold results of other stages; raises :class:`InvalidSpec` for values that a job cannot take.
     """
     try:
         return _stage_job(spec, name, pipeline, params)
@@ -233,14 +235,14 @@ def _stage_job(spec: PipelineSpec, name: str, pipeline: str, params: Mapping[str
 
 
 def parse_pipeline(data: Any, *, source: str | None = None) -> PipelineSpec:
-    """The pipeline that the data describes, or :class:`InvalidSpec` naming stage, field and fix."""
+    """The pipeline in this data, or :class:`InvalidSpec` naming stage, field and fix."""
     place = f"{source}: " if source else ""
     if not isinstance(data, Mapping):
         raise InvalidSpec(f"is a mapping of fields, and this is a {type(data).__name__}", field=f"{place}pipeline",
                           fix="write name: ... and stages: ...")  # fmt: skip
     try:
         spec = PipelineSpec.model_validate(dict(data))
-        for name in spec.stages:  # what is wrong with it as a job is said now, not when its turn comes
+        for name in spec.stages:  # refuse stages that are invalid as jobs now, not when they start
             _stage_job(spec, name, spec.name, {})
     except ValidationError as error:
         raise invalid(error, PipelineSpec, source) from None
@@ -248,7 +250,7 @@ def parse_pipeline(data: Any, *, source: str | None = None) -> PipelineSpec:
 
 
 def stored_pipeline(document: Mapping[str, Any]) -> PipelineSpec:
-    """A pipeline that was taken in, perhaps by an earlier version with other bounds."""
+    """A stored pipeline, perhaps accepted by an earlier version with other limits."""
     return PipelineSpec.model_validate(dict(document), context=STORED)
 
 

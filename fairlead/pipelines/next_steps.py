@@ -1,6 +1,6 @@
-"""What to do next for a pipeline: a pure function of its graph, the states of its stages and of their jobs.
+"""Decides what to do next for a pipeline: a pure function of its graph, the states of its stages and of their jobs.
 
-It looks at levels, not edges: called again after a crash with the same facts, it asks for the same thing.
+Level-triggered: called again with the same facts, for example after a crash, it returns the same steps.
 """
 
 from __future__ import annotations
@@ -14,62 +14,62 @@ from fairlead.pipelines.graph import order
 
 
 class StagePhase(StrEnum):
-    """Where a stage is. While it is active its job tells more."""
+    """The phase of a stage. While it is active, its job has the details."""
 
-    WAITING = "waiting"  # for what comes before it
+    WAITING = "waiting"  # for upstream stages
     ACTIVE = "active"  # its job waits or runs
     SUCCEEDED = "succeeded"
-    CACHED = "cached"  # not run: an earlier run of the same code with the same inputs stands for it
+    CACHED = "cached"  # not run: reuses the result of an earlier run with the same code and inputs
     FAILED = "failed"
-    SKIPPED = "skipped"  # something before it failed
+    SKIPPED = "skipped"  # an upstream stage failed
     CANCELLED = "cancelled"
 
 
 DONE = frozenset({StagePhase.SUCCEEDED, StagePhase.CACHED})
 OVER = frozenset(StagePhase) - {StagePhase.WAITING, StagePhase.ACTIVE}
-MAX_REBUILDS = 3  # of a stage, because what it gave was gone when somebody needed it
+MAX_REBUILDS = 3  # per stage, when its result was lost before another stage needed it
 
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """A stage as it is stored."""
+    """A stage as stored."""
 
     name: str
     phase: StagePhase = StagePhase.WAITING
     job: str | None = None
     message: str | None = None
     rebuilds: int = 0
-    fresh: bool = False  # it is to run even if an earlier result is known
+    fresh: bool = False  # run it even if an earlier result is known
 
 
 @dataclass(frozen=True, slots=True)
 class JobFact:
     """How far the job of a stage is."""
 
-    end: str | None  # succeeded, failed or cancelled, as soon as that is settled; None: it is on its way
+    end: str | None  # succeeded, failed or cancelled as soon as known; None: in progress
     message: str | None = None
     result: Mapping[str, Any] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()  # stages whose results were gone when it wanted them
-    stopping: bool = False  # it is being ended
+    missing: tuple[str, ...] = ()  # stages whose results were lost when it needed them
+    stopping: bool = False  # it is being stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Its inputs are there: hand in its job."""
+    """The inputs of the stage exist: submit its job."""
 
     stage: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """An earlier result stands for it."""
+    """Reuse an earlier result for the stage."""
 
     stage: str
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The stage is over."""
+    """The stage has ended."""
 
     stage: str
     phase: StagePhase
@@ -79,7 +79,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """What this stage gave is gone, and somebody needs it: run it anew, and then those who need it."""
+    """The stage's result was lost and is needed: run it again, then the stages that need it."""
 
     stage: str
     for_stage: str
@@ -87,14 +87,14 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The pipeline is cancelled: end this stage's job."""
+    """The pipeline was cancelled: stop the stage's job."""
 
     stage: str
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineEnd:
-    """All stages are over."""
+    """All stages have ended."""
 
     phase: str  # succeeded, failed or cancelled
     message: str | None = None
@@ -111,12 +111,12 @@ def next_steps(
     *,
     cancelled: bool = False,
 ) -> list[Step]:
-    """All that can be done now, in the order of the stages' names; nothing when everything is under way or over.
+    """All steps possible now, by stage name; empty when everything is in progress.
 
-    ``known`` are the stages for which there is an earlier result. An End comes alone, when nothing else is left.
+    ``known`` are the stages with an earlier result. PipelineEnd comes alone, when nothing else is left.
     """
     planned: dict[str, list[Step]] = {}
-    now = dict(states)  # with what this pass skips, so that a whole row behind a failure is skipped in one
+    now = dict(states)  # updated with skipped stages, so that a whole chain behind a failure is skipped at once
     for name in order({name: upstream[name] for name in states}):
         state = states[name]
         if state.phase is StagePhase.ACTIVE:
@@ -135,7 +135,7 @@ def next_steps(
 def _steps_of_active(
     state: StageState, states: Mapping[str, StageState], job: JobFact | None, cancelled: bool
 ) -> list[Step]:
-    if job is None:  # it was pruned or restored away: there is nothing to wait for
+    if job is None:  # pruned, or lost in a restore: nothing to wait for
         return [Settle(state.name, StagePhase.FAILED, "its job is gone")]
     if job.end is None:
         return [Stop(state.name)] if cancelled and not job.stopping else []
@@ -158,14 +158,14 @@ def _steps_of_waiting(
     if bad:
         return [Settle(state.name, StagePhase.SKIPPED, _why_skipped(states[bad[0]]))]
     if known and not state.fresh:
-        return [Reuse(state.name)]  # also before its inputs are there: nobody will look at them
+        return [Reuse(state.name)]  # even before its inputs exist: they are not needed
     if all(states[other].phase in DONE for other in upstream):
         return [Start(state.name)]
     return []
 
 
 def _why_skipped(upstream: StageState) -> str:
-    """The first cause, not the last link: a stage that was skipped passes on why."""
+    """The root cause: a skipped stage passes on why."""
     if upstream.phase is StagePhase.SKIPPED and upstream.message:
         return upstream.message
     return f"upstream {upstream.name} {'was cancelled' if upstream.phase is StagePhase.CANCELLED else 'failed'}"
@@ -177,7 +177,7 @@ def _end(states: Mapping[str, StageState], cancelled: bool) -> PipelineEnd:
         return PipelineEnd("cancelled")
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        return PipelineEnd("failed", f"{failed[0]} failed{more}: {states[failed[0]].message or 'no word why'}")
+        return PipelineEnd("failed", f"{failed[0]} failed{more}: {states[failed[0]].message or 'no reason given'}")
     if any(state.phase not in DONE for state in states.values()):
         stopped = next(name for name in sorted(states) if states[name].phase not in DONE)
         return PipelineEnd("cancelled", f"{stopped} was {states[stopped].phase.value}")

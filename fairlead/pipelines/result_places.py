@@ -1,4 +1,4 @@
-"""Finds where this worker's results lie: in the grid of its node, or in its tenant's folder in memory without one."""
+"""Chooses where this worker's results are stored: the grid of its node or, without a grid, a folder in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.pipelines.results import FolderStore, ResultStore
 
 
 class GridStore:
-    """Blocks in the grid, under the label of the stage that made them."""
+    """Stores results as grid blocks under the label of their stage."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -28,12 +28,12 @@ class GridStore:
         try:
             return self._grid.open(BlockId(block)).parts()
         except Unavailable as error:
-            self._grid.usage()  # raises when it is the grid that cannot be reached
-            raise NotFound(f"the block {block} is spoiled: {error.message}") from None  # it is made anew
+            self._grid.usage()  # raises if the grid itself is unreachable
+            raise NotFound(f"the block {block} is damaged: {error.message}") from None  # its stage runs again
 
 
 class LazyStore:
-    """Looked for when it is needed: a stage that takes and gives plain values connects to nothing."""
+    """Connects on first use: a stage with only plain values connects to nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,5 +53,5 @@ class LazyStore:
 
 
 def worker_result_store(spec: PlacedSpec) -> ResultStore:
-    """Where to put results and find those of others."""
+    """The store for this worker's results and those of other stages."""
     return LazyStore(Path(spec.memory_folder))

@@ -1,7 +1,7 @@
-"""Carries results from stage to stage through memory: arrays, tables and tensors without a copy, the rest pickled.
+"""Passes results from stage to stage through memory: arrays, tables and tensors without a copy, the rest pickled.
 
-A result is one block: what describes it, and the buffers of all arrays in it, however deep. Small plain values travel
-as they are. A block is opened only inside a worker of the tenant that made it.
+A result is one block: its description and the buffers of all arrays in it, however deep. Small plain values travel
+inline. A block is opened only in workers of the tenant that made it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import cloudpickle
 from fairlead.errors import InvalidSpec, NotFound
 
 PLAIN_BYTES = 8 << 10
-MAX_FILES = 48  # that a tenant's stages keep in the memory of a node without a grid; the oldest go first
+MAX_FILES = 48  # blocks per tenant in the memory of a node without a grid; the oldest are dropped first
 MAX_SHOWN_CHARS, SHOWN_PARTS, SHOWN_DEEP = 200, 6, 2
 _ALIGNED = 64
 _HEAD = struct.Struct("<8sI")
@@ -33,26 +33,26 @@ _MAGIC = b"flstage1"
 
 
 class ResultStore(Protocol):
-    """Where blocks lie: the grid, or a folder in memory where there is none."""
+    """Stores blocks: the grid, or a folder in memory."""
 
     def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
-        """Keep the parts as one block; what it took to make them says how long it stays when room is short."""
+        """Store the parts as one block; ``cost_s``, the time it took to compute, decides what is evicted first."""
 
     def open(self, block: str) -> list[memoryview]:
-        """Its parts, valid as long as this process lives; :class:`NotFound` when it is gone."""
+        """Its parts, valid while this process lives; raises :class:`NotFound` if it is gone."""
 
 
 def put(value: Any, place: ResultStore, label: str, cost_s: float = 0.0) -> dict[str, Any]:
-    """A reference to the value, as plain data that may pass through anybody's hands."""
+    """A reference to the value, as plain data that the control plane may handle."""
     if _is_plain(value) and len(repr(value)) <= PLAIN_BYTES:
         return {"kind": "plain", "plain": value, "shown": describe_value(value)}
     buffers: list[pickle.PickleBuffer] = []
     described = io.BytesIO()
     try:
         _Pickler(described, protocol=5, buffer_callback=buffers.append).dump(value)
-    except Exception as error:  # noqa: BLE001 (whatever an object's own pickling raises is the user's to know)
+    except Exception as error:  # noqa: BLE001 (an object's own pickling may raise anything: report it to the user)
         raise InvalidSpec(
-            f"gives a {type(value).__name__} that cannot be passed on: {error}", field=label.rpartition("/")[2],
+            f"returns a {type(value).__name__} that cannot be passed on: {error}", field=label.rpartition("/")[2],
             fix="return arrays, tables, tensors or plain values; open files and connections inside the next stage",
         ) from None  # fmt: skip
     parts: list[Any] = [described.getbuffer(), *(buffer.raw() for buffer in buffers)]
@@ -61,15 +61,17 @@ def put(value: Any, place: ResultStore, label: str, cost_s: float = 0.0) -> dict
 
 
 def get(reference: Mapping[str, Any], place: ResultStore) -> Any:
-    """The value; arrays in it are read-only views of memory that others may be reading too."""
+    """The value; its arrays are read-only views of shared memory."""
     if reference.get("kind") == "plain":
         return reference["plain"]
     described, *buffers = place.open(str(reference.get("block", "")))
-    return cloudpickle.loads(described, buffers=buffers)  # of this very tenant: only its workers can write blocks
+    return cloudpickle.loads(
+        described, buffers=buffers
+    )  # safe to unpickle: only workers of this tenant can write its blocks
 
 
 def describe_value(value: Any, depth: int = 0) -> str:
-    """A few words for people: what kind of thing it is, and how large; of small containers, what is in them."""
+    """A short description for people: type and size; for small containers, their contents."""
     name = type(value).__name__
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
@@ -92,7 +94,7 @@ def _truncate(text: str) -> str:
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be written down: a string may hold halves of letters, of bytes that were no UTF-8."""
+    """True if the string is valid Unicode: strings may hold lone surrogates of undecodable bytes."""
     try:
         return value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
@@ -100,7 +102,7 @@ def is_text(value: str) -> bool:
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether JSON carries exactly this: no tuple that would become a list, no number that is none."""
+    """True if JSON represents the value exactly: no tuples, no non-finite numbers."""
     if value is None or type(value) is bool:
         return True
     if type(value) is str:
@@ -123,7 +125,7 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Tensors go out of band as arrays do; torch's own way would copy them."""
+    """Pickles tensors out of band, as arrays are; torch's own reducer would copy them."""
 
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -140,7 +142,7 @@ def _tensor(flat: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) 
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it must not be written to: so it is said in the docs
+        warnings.simplefilter("ignore")  # torch warns that the array is read-only; our docs say so
         made = torch.from_numpy(flat).view(getattr(torch, dtype)).reshape(shape)
     return made.requires_grad_() if requires_grad else made
 
@@ -149,13 +151,13 @@ def _tensor(flat: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) 
 
 
 class FolderStore:
-    """Blocks as files of a folder in memory, for platforms without a grid: one for each node, seen by all."""
+    """Blocks as files in a folder in memory, for platforms without a grid: one folder per node, readable by all."""
 
     def __init__(self, own: Path) -> None:
         self._own = own
 
     def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
-        """Write a block, whole or not at all; the oldest make room."""
+        """Write a block atomically, dropping the oldest if there are too many."""
         self._make_room()
         views = [memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"") for part in parts]
         name = f"{uuid.uuid4().hex}.block"
@@ -169,7 +171,7 @@ class FolderStore:
         return f"{self._own.name}/{name}"
 
     def open(self, block: str) -> list[memoryview]:
-        """Map a block of this node's memory or another's."""
+        """Map a block from this node's or another node's folder."""
         node, _, name = block.partition("/")
         if not name.endswith(".block") or "/" in name or node in ("", ".", ".."):
             raise NotFound(f"there is no block {block!r}")
@@ -180,7 +182,7 @@ class FolderStore:
         except OSError:
             raise NotFound(f"the block {block} is gone") from None
         with contextlib.suppress(OSError):
-            os.utime(path)  # it is of use: others go before it
+            os.utime(path)  # recently used: dropped later
         _, count = _HEAD.unpack_from(mapped)
         sizes = struct.unpack_from(f"<{count}Q", mapped, _HEAD.size)
         at, parts = _HEAD.size + 8 * count, []

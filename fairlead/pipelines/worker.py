@@ -1,4 +1,4 @@
-"""The life of a worker that runs a stage: inputs from memory, the user's function, its result into memory."""
+"""The worker of a stage: reads inputs from memory, calls the user's function, stores its result in memory."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from fairlead.training.worker import spec_from_environment
 from fairlead.worker import main as train
 
 VALUES = "fairlead_values"
-"""The folder of a bundle with arguments that went by value."""
+"""The folder of a bundle with pickled arguments."""
 
 MAX_ARTIFACTS = 1000
-LONGEST_NAME = 200  # of a figure that is shown
+LONGEST_NAME = 200  # of a metric's name
 _TEMPORARY = (Unavailable, Refused, RateLimited)
-"""A grid that cannot be reached or has no room now: another try may find it otherwise."""
+"""Errors of a grid that is unreachable or full now: a retry may succeed."""
 
 
 class ResultsLost(Exception):
-    """Results that this stage needs are not in memory any more."""
+    """Results that this stage needs are no longer in memory."""
 
     def __init__(self, stages: list[str]) -> None:
-        super().__init__(f"what {', '.join(stages)} gave is not in memory any more")
+        super().__init__(f"the results of {', '.join(stages)} are no longer in memory")
         self.stages = stages
 
 
 @dataclass
 class StageWork:
-    """What a worker is to do, as its job says."""
+    """The stage to run, from its job's spec."""
 
     spec: PlacedSpec
     place: carry.ResultStore
@@ -63,25 +63,25 @@ class StageWork:
         return f"stage/{self.spec.stage.get('pipeline', '')}/{self.spec.stage.get('name', '')}"
 
     def give(self, value: Any) -> dict[str, Any]:
-        """Keep what it gave for the next stages; making it again would take as long as it did."""
+        """Store the result for the next stages; its computing time is its cost."""
         return carry.put(value, self.place, self.label, time.monotonic() - self.begun_s)
 
     def call(self) -> Any:
-        """Load code and inputs, and call the function."""
+        """Load code and inputs and call the function."""
         run = self.spec.run or ""
         function = load_function(run)
         outputs = getattr(function, "outputs", 0)
-        function = getattr(function, "function", function)  # what is marked with @stage is wrapped
+        function = getattr(function, "function", function)  # unwrap functions marked with @stage
         given = self.arguments()
         check_params(function, run, dict.fromkeys(given), typed=False)
         value = function(**given)
         if outputs and isinstance(value, tuple | list) and len(value) != outputs:
-            raise InvalidSpec(f"returned {len(value)} values, and outputs says {outputs}", field=self.label,
-                              fix=f"return {outputs}, or say @stage(outputs={len(value)})")  # fmt: skip
+            raise InvalidSpec(f"returned {len(value)} values, but outputs is {outputs}", field=self.label,
+                              fix=f"return {outputs}, or set @stage(outputs={len(value)})")  # fmt: skip
         return value
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments with the results of other stages in their places; raises :class:`ResultsLost`."""
+        """The arguments with other stages' results filled in; raises :class:`ResultsLost`."""
         results: dict[str, Any] = {}
         gone = []
         for stage, reference in self.inputs.items():
@@ -104,7 +104,7 @@ class StageWork:
 
 
 def preload() -> None:
-    """Import what most stages need, for the fork server: each that uses scikit-learn would pay a second for it."""
+    """Import what most stages need in the fork server: importing scikit-learn takes a second."""
     import sklearn.ensemble
     import sklearn.linear_model
     import sklearn.model_selection
@@ -112,7 +112,7 @@ def preload() -> None:
 
 
 def main(spec: PlacedSpec, worker: str, channel: socket.socket) -> int:
-    """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
+    """Run as this worker in the present process; returns its exit code. The working folder holds the user's code."""
     work = StageWork(spec, worker_result_store(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
     if spec.stage.get("trains"):
         folder = Path(spec.memory_folder)
@@ -129,7 +129,7 @@ def main(spec: PlacedSpec, worker: str, channel: socket.socket) -> int:
         return 1
     except (SyntaxError, FairleadError) as error:
         return _report_error(line, error, permanent=not isinstance(error, _TEMPORARY))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: report whatever user code raises)
         return _report_error(line, error, permanent=False)
 
 
@@ -143,14 +143,14 @@ def _report_error(line: Channel, error: BaseException, *, permanent: bool) -> in
 
 
 def use_cores(cores: int) -> None:
-    """Let libraries that were loaded before the fork, for one core, use as many as this worker was given."""
-    if cores > 1 and "threadpoolctl" in sys.modules:  # in an environment of the user's own, variables said it in time
+    """Let libraries loaded before the fork (with one core) use all cores of this worker."""
+    if cores > 1 and "threadpoolctl" in sys.modules:  # in a venv of the user's, variables set this at start-up
         sys.modules["torch"].set_num_threads(cores)
         sys.modules["threadpoolctl"].threadpool_limits(cores)
 
 
 class _FunctionWorker:
-    """A plain function: it has no state that we know, so when it is told to leave it ends, and starts over later."""
+    """Runs a plain function. Its state is unknown, so when told to leave it exits and starts over later."""
 
     def __init__(self, work: StageWork, line: Channel) -> None:
         self._work, self._line = work, line
@@ -176,18 +176,18 @@ class _FunctionWorker:
         threading.Thread(target=self._listen, name="fairlead-listening", daemon=True).start()
         value = self._work.call()
         if isinstance(value, Training):
-            raise InvalidSpec("returned a fairlead.Training and did not say that it would", field=self._work.label,
-                              fix="annotate the function with -> fairlead.Training, or say trains: true")  # fmt: skip
+            raise InvalidSpec("returned a fairlead.Training without declaring it", field=self._work.label,
+                              fix="annotate the function with -> fairlead.Training, or set trains: true")  # fmt: skip
         reference = self._work.give(value)
         self._line.send(wire.Finished(self._generation, 0, figures(value), artifacts(), reference))
         return 0
 
     def _listen(self) -> None:
-        """In a thread of its own: user code has no place where it could be asked."""
+        """Handles messages in a thread of its own: user code cannot be interrupted to ask."""
         while True:
             match self._line.take():
                 case wire.Leave() as leave:
-                    log(f"generation {leave.generation}: told to leave; what was computed is lost")
+                    log(f"generation {leave.generation}: told to leave; its computation is lost")
                     self._line.send(wire.Left(leave.generation, 0))
                     os._exit(0)
                 case wire.Quit():
@@ -197,7 +197,7 @@ class _FunctionWorker:
 
 
 def figures(value: Any) -> dict[str, float]:
-    """The numbers that a result consists of, to be shown beside the job."""
+    """The numbers in a result, shown as the job's metrics."""
     named = value if isinstance(value, dict) and len(value) <= 100 else {"value": value}
     return {name: float(each) for name, each in named.items() if _is_name(name) and _is_figure(each)}
 
@@ -207,22 +207,22 @@ def _is_name(name: Any) -> bool:
 
 
 def _is_figure(value: Any) -> bool:
-    """Whether it is a number that a float can hold."""
+    """True for a number that a float can hold."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number with hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         return False
 
 
 def artifacts() -> list[str]:
-    """The files that the stage left in its output folder."""
+    """The files in the stage's output folder."""
     folder = Path(os.environ.get("FAIRLEAD_OUTPUT", "output"))
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return found[:MAX_ARTIFACTS]
 
 
 def _load_pickled(name: str) -> Any:
-    """A value that its author put into the bundle, opened only here: in the author's own worker."""
+    """A value that its author put into the bundle; unpickled only here, in the author's own worker."""
     path = Path(VALUES) / f"{name}.cloudpickle"
     if not name.isalnum() or not path.is_file():
         raise InvalidSpec(f"there is no value {name} in the code bundle", field="args", fix="run the pipeline again")
@@ -244,7 +244,7 @@ def _load_training(work: StageWork) -> Training:
 
 
 class TrainingResultsLost(FairleadError):
-    """The same as :class:`ResultsLost`, for the worker of a training, which tells of errors in its own way."""
+    """The same as :class:`ResultsLost`, for training workers, which report errors in their own way."""
 
     def __init__(self, stages: list[str]) -> None:
         super().__init__(str(ResultsLost(stages)))
@@ -252,7 +252,7 @@ class TrainingResultsLost(FairleadError):
 
 
 def _store_training_result(session: Session | CustomSession, work: StageWork) -> dict[str, Any]:
-    """What a training gives to the next stages: the state of its model, and its metrics."""
+    """Store a training's result for the next stages: its model's state and its metrics."""
     model = getattr(session, "model", None)
     state = {} if model is None else dict(model.state_dict())
     metrics = session.history.last if isinstance(session, CustomSession) else final_metrics(session)
@@ -260,7 +260,7 @@ def _store_training_result(session: Session | CustomSession, work: StageWork) ->
 
 
 def _snapshot_folder(folder: Path, job: str) -> Path:
-    """A stage that trains keeps its snapshots apart from results."""
+    """The folder for a training stage's snapshots, separate from results."""
     made = folder / f"snapshots-{job}" / folder.name
     made.mkdir(parents=True, exist_ok=True)
     return made

@@ -59,7 +59,7 @@ def test_a_pipeline_is_cancelled_and_its_stages_that_never_ran_took_no_time(plat
         (["flow.py:load"], 2, "load is a Stage"),
         (["none.py:flow"], 2, "none.py: there is no such file"),
         (["none.yaml"], 3, "none.yaml: there is no such file"),
-        (["flow.py:chain", "-p", "rowz=3"], 2, "pipeline chain: rowz: it takes no such argument"),
+        (["flow.py:chain", "-p", "rowz=3"], 2, "pipeline chain: rowz: unknown argument"),
         (["flow.py:chain", "-p", "rows=many"], 2, "pipeline chain: rows: 'many' is not of the type int"),
     ],
 )

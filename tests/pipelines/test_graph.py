@@ -162,7 +162,7 @@ def test_the_longest_way_behind_a_stage_counts() -> None:
 def test_a_graph_with_too_many_edges_is_refused_before_anything_is_reckoned_of_it() -> None:
     names = [f"s{n}" for n in range(500)]
     stages = {name: {**RUN, "after": names[:at]} for at, name in enumerate(names)}
-    assert "stages: take 124750 results" in refused({"name": "flow", "stages": stages})
+    assert "stages: have 124750 dependencies" in refused({"name": "flow", "stages": stages})
 
 
 class Counted(frozenset[str]):

@@ -78,7 +78,7 @@ def test_a_stage_gives_as_many_values_as_it_says(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     spec = placed("three_values.py:three", tmp_path)
-    with pytest.raises(InvalidSpec, match="returned 3 values, and outputs says 2"):
+    with pytest.raises(InvalidSpec, match="returned 3 values, but outputs is 2"):
         worker.StageWork(spec, results.FolderStore(tmp_path)).call()
 
 
