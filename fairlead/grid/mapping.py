@@ -22,7 +22,6 @@ _POPULATE_READ, _POPULATE_WRITE = 22, 23  # since Linux 5.14; before that pages 
 _STEP = 4 << 20  # unit of prefaulting
 
 JOURNAL_BYTES = 64 << 20  # of address space; only written pages take memory
-LARGEST_ARENA = 1 << 40
 
 
 def create(name: str, size: int) -> int:

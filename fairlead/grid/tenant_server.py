@@ -152,18 +152,21 @@ class TenantServer(threading.Thread):
 
     def _serve_all(self) -> None:
         while True:
-            self._run_orders()
-            for key, _ in self._selector.select(self._select_timeout_s()):
-                if key.fileobj == self._wake:
-                    os.eventfd_read(self._wake)
-                elif isinstance(key.data, Connection):
-                    if not key.data.closed:  # by an earlier event of this round
-                        self._serve(key.data)
-                elif self._paused_until_s is None:
-                    self._accept(key.data)
-            self._drop_unauthenticated()
-            if self._paused_until_s is not None and len(self._connections) < MOST_LINES:
-                self._resume_accepting()
+            self._serve_round()
+
+    def _serve_round(self) -> None:
+        self._run_orders()
+        for key, _ in self._selector.select(self._select_timeout_s()):
+            if key.fileobj == self._wake:
+                os.eventfd_read(self._wake)
+            elif isinstance(key.data, Connection):
+                if not key.data.closed:  # by an earlier event of this round
+                    self._serve(key.data)
+            elif self._paused_until_s is None:
+                self._accept(key.data)
+        self._drop_unauthenticated()
+        if self._paused_until_s is not None and len(self._connections) < MOST_LINES:
+            self._resume_accepting()
 
     def _run_orders(self) -> None:
         while self._orders:

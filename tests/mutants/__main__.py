@@ -111,8 +111,9 @@ def main() -> int:
     parser.add_argument("--least", type=float, default=0.0, help="exit code 1 below this percentage (default: none)")
     asked = parser.parse_args()
     rooms = tuple(asked.rooms.split(","))
-    if strange := [room for room in rooms if room not in sampler.ROOMS]:
-        parser.error(f"--rooms: {strange[0]} is none of {', '.join(sampler.ROOMS)}")
+    known = (*sampler.ROOMS, *sampler.ON_REQUEST)
+    if strange := [room for room in rooms if room not in known]:
+        parser.error(f"--rooms: {strange[0]} is none of {', '.join(known)}")
     seed = asked.seed if asked.seed is not None else int(time.time()) % 1_000_000
     print(f"seed {seed}", flush=True)
     run = Run(seed, rooms, asked.count)

@@ -12,6 +12,7 @@ from tests.mutants.mutations import Mutant, Site, modules, mutant_of, sites
 from tests.mutants.trees import CHECKOUT
 
 ROOMS = ("scheduling", "planning", "control", "recovery", "training", "grid", "data")
+ON_REQUEST = ("agent",)  # its tests start real processes: drawn only when it is named
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 
 
