@@ -1,4 +1,4 @@
-"""Outcomes side by side: the table, the plots and the figures that simulate and what-if show."""
+"""Compares simulated policies: the table, plots and figures of simulate and what-if."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Figures = dict[str, float | int | None]
 
 
 def progress(quiet: bool) -> Callable[[str], Progress | None]:
-    """A bar on stderr for each policy, where somebody looks."""
+    """A progress bar per policy on stderr, if that is a terminal."""
     import sys
 
     if quiet or not sys.stderr.isatty():
@@ -45,19 +45,24 @@ def write(outcomes: dict[str, Outcome], figures: dict[str, Figures], folder: Pat
     path = folder / "figures.json"
     path.write_text(json.dumps(figures, indent=1) + "\n")
     if not quiet:
-        output.line(f"{len(written)} plots and {path.name} are in {folder}")
+        output.line(f"wrote {len(written)} plots and {path.name} to {folder}")
 
 
 def table(trace: Trace, devices: int, figures: dict[str, Figures]) -> None:
-    output.line(f"{trace.name}: {len(trace.jobs)} jobs ({trace.format}) on {devices} devices")
+    output.line(f"{trace.name}: {len(trace.jobs)} jobs ({trace.format}) on {devices} devices, simulated")
     columns = [
         Column("POLICY"), Column("AVG JCT", right=True), Column("P50", right=True, from_width=90),
         Column("P99", right=True), Column("MAKESPAN", right=True), Column("WORST RHO", right=True),
-        Column("UNFAIR", right=True), Column("USE", right=True), Column("DEADLINES", right=True, from_width=100),
+        Column("UNFAIR", right=True), Column("UTILISATION", right=True),
+        Column("DEADLINES", right=True, from_width=100),
         Column("JAIN", right=True, from_width=100), Column("RESTARTS", right=True, from_width=110),
         Column("KWH", right=True, from_width=120), Column("DECIDE MS", right=True, from_width=130),
     ]  # fmt: skip
     output.table(columns, [_row(name, values) for name, values in figures.items()], empty="no policies")
+    output.legend(
+        "JCT: completion time from submission (average; P50, P99); MAKESPAN: until the last job ends; RHO: JCT divided "
+        "by JCT with a fair share (1 is fair); UNFAIR: jobs with RHO above 1.05; UTILISATION: of all devices"
+    )
 
 
 def _row(name: str, values: Figures) -> list[str]:

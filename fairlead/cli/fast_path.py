@@ -1,7 +1,7 @@
-"""The short way of a simple command line to its verb, past the general parser, which costs more than most verbs.
+"""Parses simple command lines without typer's parser, which costs more CPU time than most verbs.
 
-The verbs' own declarations say what is simple: words, numbers and switches of a verb at the top. Whatever else is
-written (help, a mistake, a file, a group of verbs) takes the usual way, with its usual messages.
+Simple are words, numbers and switches of a top-level verb, as declared by the verb. Everything else (help, mistakes,
+files, groups of verbs) goes through typer, with its messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNUSUAL = ("callback", "envvar", "parser", "click_type", "is_eager", "prompt", 
 
 
 def shortcut(app: typer.Typer, arguments: list[str]) -> Callable[[], Any] | None:
-    """The call that this command line means, if it is a simple one."""
+    """The call for this command line, or None if it is not simple."""
     verb = next((info for info in app.registered_commands if arguments and info.name == arguments[0]), None)
     if verb is None or verb.callback is None:
         return None
@@ -28,7 +28,7 @@ def shortcut(app: typer.Typer, arguments: list[str]) -> Callable[[], Any] | None
 
 
 def _values(hints: dict[str, Any], words: list[str]) -> dict[str, Any] | None:
-    """What the words give the parameters; None if that takes more than looking."""
+    """Parameter values from the words, or None if typer has to parse them."""
     options: dict[str, tuple[str, Any, OptionInfo]] = {}
     places: list[tuple[str, Any]] = []
     for name, hint in hints.items():
@@ -36,7 +36,7 @@ def _values(hints: dict[str, Any], words: list[str]) -> dict[str, Any] | None:
             continue
         kind, info = (*get_args(hint), None, None)[:2]
         if isinstance(info, OptionInfo):
-            options |= dict.fromkeys(written(info), (name, kind, info))
+            options |= dict.fromkeys(option_names(info), (name, kind, info))
         elif isinstance(info, ArgumentInfo):
             places.append((name, kind))
         else:
@@ -58,15 +58,15 @@ def _values(hints: dict[str, Any], words: list[str]) -> dict[str, Any] | None:
     return found | {name: word for (name, _), word in zip(places, given, strict=True)}
 
 
-def written(info: OptionInfo) -> list[str]:
-    """How the option is written: beside an annotation the first way is where a default would stand otherwise."""
+def option_names(info: OptionInfo) -> list[str]:
+    """The option's names. In an ``Annotated`` option typer keeps the first name in ``default``."""
     first = [info.default] if isinstance(info.default, str) else []
     return [*first, *(info.param_decls or ())]
 
 
 def _value(kind: Any, info: OptionInfo, rest: Any) -> bool | int | str | None:
-    """The value of an option, taken from the words after it if it needs one."""
-    plain = _plain(kind)
+    """The value of an option, read from the next word if the option takes one."""
+    plain = _simple_type(kind)
     if plain is None or any(getattr(info, name, None) for name in _UNUSUAL):
         return None
     if plain is bool:
@@ -83,8 +83,8 @@ def _value(kind: Any, info: OptionInfo, rest: Any) -> bool | int | str | None:
     return number if (low is None or number >= low) and (high is None or number <= high) else None
 
 
-def _plain(kind: Any) -> type | None:
-    """bool, int or str, also where it may be None; else None."""
+def _simple_type(kind: Any) -> type | None:
+    """bool, int or str, also if optional; None for other types."""
     if get_origin(kind) is UnionType:
         kinds = [part for part in get_args(kind) if part is not NoneType]
         kind = kinds[0] if len(kinds) == 1 else None

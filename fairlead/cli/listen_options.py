@@ -1,4 +1,4 @@
-"""How ``fairlead up`` listens: on the loopback in plain, and elsewhere only with TLS, unless one insists."""
+"""Options for the listening address of ``fairlead up``: plain HTTP on loopback, TLS on other addresses."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fairlead.home import Home
 if TYPE_CHECKING:
     from fairlead.api.tls import Tls
 
-TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="Speak TLS with this certificate (PEM, with chain).")]
-TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key (PEM).")]
-SelfSigned = Annotated[bool, typer.Option("--tls-self-signed", help="Speak TLS with a certificate of its own making.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without TLS all the same.")]
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="Serve TLS with this certificate (PEM, with chain).")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Private key of the certificate (PEM).")]
+SelfSigned = Annotated[bool, typer.Option("--tls-self-signed", help="Serve TLS with a generated certificate.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow other machines to connect without TLS.")]
 
 BehindHttps = Annotated[
-    bool, typer.Option("--behind-https", help="A proxy before it speaks TLS: no TLS here, but cookies for TLS only.")
+    bool, typer.Option("--behind-https", help="A proxy in front serves TLS: plain HTTP here, secure cookies.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:
-    """What was asked for, checked."""
+    """The listening options, validated."""
 
     host: str
     cert: Path | None = None
@@ -39,16 +39,16 @@ class ListenOptions:
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
             missing = "--tls-key" if self.key is None else "--tls-cert"
-            raise InvalidSpec("a certificate needs its key, and a key its certificate", field=missing,
-                              fix="name both: --tls-cert FILE --tls-key FILE")  # fmt: skip
+            raise InvalidSpec("a certificate and its key belong together", field=missing,
+                              fix="give both: --tls-cert FILE --tls-key FILE")  # fmt: skip
         if self.cert is not None and self.self_signed:
-            raise InvalidSpec("there is a certificate already", field="--tls-self-signed", fix="leave one of them out")
+            raise InvalidSpec("excludes --tls-cert", field="--tls-self-signed", fix="leave one of them out")
         if self.tls and self.behind_https:
-            raise InvalidSpec("is for a proxy that speaks TLS instead of the platform", field="--behind-https",
+            raise InvalidSpec("means that a proxy serves TLS, which excludes --tls-...", field="--behind-https",
                               fix="leave it out, or leave out --tls-...")  # fmt: skip
         if not (self.tls or self.behind_https or self.insecure or loopback(self.host)):
             raise Refused(
-                "without TLS tokens and data would cross the network for all to read", field="--host", value=self.host,
+                "without TLS, tokens and data would cross the network unencrypted", field="--host", value=self.host,
                 fix="add --tls-cert FILE --tls-key FILE, or --tls-self-signed; behind a TLS proxy: --behind-https",
             )  # fmt: skip
 
@@ -57,7 +57,7 @@ class ListenOptions:
         return self.cert is not None or self.self_signed
 
     def arguments(self) -> list[str]:
-        """The same again, for the process that runs behind."""
+        """The same options as arguments of the background process."""
         given = ["--host", self.host]
         if self.cert is not None and self.key is not None:
             given += ["--tls-cert", str(self.cert.absolute()), "--tls-key", str(self.key.absolute())]
@@ -66,7 +66,7 @@ class ListenOptions:
         return given + (["--insecure"] if self.insecure else [])
 
     def load(self, home: Home) -> Tls | None:
-        """The certificate, ready to be served; None in plain. Says what is wrong with it."""
+        """The checked certificate; None for plain HTTP."""
         if not self.tls:
             return None
         from fairlead.api.tls import Pair, Tls, self_signed
@@ -79,7 +79,7 @@ class ListenOptions:
 
 
 def loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach the address."""
+    """True if only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -88,8 +88,8 @@ def loopback(host: str) -> bool:
         return False
 
 
-def told(tls: Tls | None, *, self_signed: bool) -> dict[str, str | None]:
-    """What there is to say of the certificate when the platform is up."""
+def certificate_facts(tls: Tls | None, *, self_signed: bool) -> dict[str, str | None]:
+    """The certificate's fingerprint and warning, for the start-up message."""
     if tls is None:
         return {}
     from fairlead.api.tls import fingerprint

@@ -1,7 +1,7 @@
-"""A glance at a platform of this machine, without the weight of the client: one GET, decoded into what a table shows.
+"""Reads a platform on this machine with one plain GET, without importing the client.
 
-Loading the client takes longer than everything else that ``fairlead queue`` does. So a plain question to a platform on
-this machine is asked directly; whatever is not plain (another machine, TLS, an error, no answer) is left to the client.
+Importing the client takes longer than the rest of ``fairlead queue``. Everything else (another machine, TLS, an error,
+no answer) is left to the client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """What of a job stands in the queue; the fields are those of views.JobView."""
+    """A row of the queue, with the fields of the same names in views.jobs.JobView."""
 
     id: str
     name: str
@@ -55,11 +55,11 @@ class JobPage:
 
 
 def jobs(params: Mapping[str, Any]) -> JobPage | None:
-    """One page of jobs, or None when it takes the client to get it."""
+    """One page of jobs, or None if the client has to fetch it."""
     page = look("/jobs", params)
     try:
         return None if page is None else JobPage([_job(item) for item in page["items"]], page["next"], page["total"])
-    except (KeyError, TypeError):  # another version's words
+    except (KeyError, TypeError):  # the answer of another version
         return None
 
 
@@ -70,7 +70,7 @@ def _job(item: Mapping[str, Any]) -> JobRow:
 
 
 def look(path: str, params: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> Any:
-    """The answer to a GET below /api/v1, or None when it takes the client to get it, or to say why there is none."""
+    """The answer to a GET below /api/v1, or None if the client has to fetch it or explain the failure."""
     body = _get(locate(), path, params, timeout_s)
     try:
         return None if body is None else json.loads(body)

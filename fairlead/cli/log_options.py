@@ -1,4 +1,4 @@
-"""How ``fairlead up`` tells what it does: the format and level of its log, and where traces go."""
+"""Options of ``fairlead up`` for its log and traces."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LogFormat = Annotated[str | None, typer.Option("--log-format", help="text or jso
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info (default), warning or error.")]
 Otlp = Annotated[
     str | None,
-    typer.Option("--otlp", help="Send traces to this collector: http://localhost:4318; or FAIRLEAD_OTLP_ENDPOINT."),
+    typer.Option("--otlp", help="OTLP collector for traces: http://localhost:4318; or FAIRLEAD_OTLP_ENDPOINT."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What was asked for, checked before anything is started."""
+    """The log options, validated before anything starts."""
 
     log_format: str | None = None
     log_level: str | None = None
@@ -40,6 +40,6 @@ class LogOptions:
         return self.otlp or os.environ.get("FAIRLEAD_OTLP_ENDPOINT") or None
 
     def arguments(self) -> list[str]:
-        """The same again, for the process that runs behind."""
+        """The same options as arguments of the background process."""
         given = {"--log-format": self.log_format, "--log-level": self.log_level, "--otlp": self.otlp}
         return [word for option, value in given.items() if value for word in (option, value)]

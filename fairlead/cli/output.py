@@ -1,4 +1,4 @@
-"""How answers look in a terminal: tables that fit it, short times and sizes, and one JSON object when asked."""
+"""Prints answers: tables that fit the terminal, short durations and sizes, or one JSON object."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,20 +29,20 @@ STYLES = {
 }  # fmt: skip
 _LINES = {"dim": "2", "bold": "1", "yellow": _YELLOW, "red": _RED, "green": _GREEN}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_FURTHEST_S = 1e11  # some 3,000 years: beyond it a time is no time
-_LONGEST = 1e15  # a figure beyond it has more digits than anybody reads
+_MAX_TIME_S = 1e11  # about 3,000 years; later times are invalid
+_MAX_PLAIN = 1e15  # larger figures are written with an exponent
 
 
 @functools.cache
 def console() -> Console:
-    """For what moves on the screen; everything else does without, because it costs more to load than to use."""
+    """The rich console, for progress bars only: loading rich takes longer than most verbs."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def screen() -> os.terminal_size:
-    """How much there is room for: of the terminal, of what COLUMNS says, or the usual 80 by 24."""
+    """The size of the terminal, or COLUMNS by LINES, or 80 by 24."""
     return shutil.get_terminal_size((80, 24))
 
 
@@ -54,38 +55,44 @@ def colours() -> bool:
 
 
 def styled(text: str, style: str | None) -> str:
-    """The text in a style, where there are colours."""
+    """The text in a style, if the terminal shows colours."""
     number = _LINES.get(style or "") if text and colours() else None
     return f"\x1b[{number}m{text}\x1b[0m" if number else text
 
 
 def line(text: str = "", style: str | None = None, *, rest: str = "") -> None:
-    """One line, never folded: it may be copied from the terminal. The style is for the text, not for the rest.
+    """Print one line, never wrapped, so that it can be copied. The style applies to ``text``, not to ``rest``.
 
-    Whatever strangers wrote stays this one line, and steers nothing.
+    Control characters and line breaks are removed: text from tenants cannot steer the terminal.
     """
     sys.stdout.write(f"{styled(plain(text), style)}{plain(rest)}\n")
-    sys.stdout.flush()  # who follows something through a pipe sees each line at once
+    sys.stdout.flush()  # a reader of a pipe gets each line at once
 
 
 def note(text: str) -> None:
-    """One line on stderr: for the person, not for what reads the answer."""
+    """Print one line on stderr: for a person, not for a program that reads the answer."""
     sys.stderr.write(f"{plain(text)}\n")
     sys.stderr.flush()
 
 
+def legend(text: str) -> None:
+    """Explain a table's columns and units, wrapped to the terminal's width."""
+    for part in textwrap.wrap(plain(text), max(20, screen().columns), break_on_hyphens=False):
+        line(part, style="dim")
+
+
 def print_json(data: Any) -> None:
-    """One JSON object on one line."""
+    """Print one JSON object on one line."""
     sys.stdout.write(json.dumps(data, default=_plain, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def _plain(value: BaseModel) -> Any:
-    return json.loads(value.model_dump_json())  # infinities become null, which all the world can read
+    return json.loads(value.model_dump_json())  # infinities become null, which every JSON reader accepts
 
 
 def clean(text: str) -> str:
-    """What one stranger wrote, as it was meant to look: of a line that redraws itself the last state, no colours."""
+    """A line that a tenant wrote, without control characters and colours; of a redrawn line the last state."""
     return plain(without_sequences(text.rstrip("\r\n").rpartition("\r")[2]))
 
 
@@ -94,7 +101,7 @@ def state(name: str) -> Cell:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """The rows under their titles; ``empty`` is said instead of an empty table."""
+    """Print the rows under their titles, or ``empty`` if there are none."""
     width = screen().columns
     chosen = [place for place, column in enumerate(columns) if width >= column.from_width]
     cells = [[_cell(row[place]) for place in chosen] for row in rows]
@@ -110,19 +117,19 @@ def _cell(value: Any) -> Cell:
 
 
 def csv(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """The rows as comma-separated values (RFC 4180) under their titles.
+    """Print the rows as comma-separated values (RFC 4180) under their titles.
 
-    What a stranger named so that a spreadsheet would take it for a formula is disarmed by a quote before it.
+    A quote in front disarms text that a spreadsheet would run as a formula.
     """
     import csv as format
 
     writer = format.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([_harmless(title) for title in titles])
+    writer.writerow([_without_formula(title) for title in titles])
     for row in rows:
-        writer.writerow([_harmless(cell) for cell in row])
+        writer.writerow([_without_formula(cell) for cell in row])
 
 
-def _harmless(cell: Any) -> Any:
+def _without_formula(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
     text = plain(cell)
@@ -130,8 +137,8 @@ def _harmless(cell: Any) -> Any:
 
 
 def duration(seconds: float | None) -> str:
-    """Two figures at the most: 0.4s, 12s, 3m12s, 2h05m, 3d4h."""
-    if seconds is None or not abs(seconds) < _FURTHEST_S:
+    """A duration with at most two units: 0.4s, 12s, 3m12s, 2h05m, 3d4h."""
+    if seconds is None or not abs(seconds) < _MAX_TIME_S:
         return "–"
     if seconds < 10:
         return f"{max(seconds, 0):.1f}s"
@@ -146,8 +153,8 @@ def duration(seconds: float | None) -> str:
 
 
 def when(epoch_s: float | None) -> str:
-    """A moment of today as its time, another one with its date."""
-    if epoch_s is None or not abs(epoch_s) < _FURTHEST_S:
+    """A local time; with its date unless it is today."""
+    if epoch_s is None or not abs(epoch_s) < _MAX_TIME_S:
         return "–"
     moment = time.localtime(epoch_s)
     today = time.localtime()[:3] == moment[:3]
@@ -159,23 +166,23 @@ def now_s() -> float:
 
 
 def moment_iso(epoch_s: float) -> str:
-    """For machines: to the second, in UTC."""
-    if not abs(epoch_s) < _FURTHEST_S:
+    """A time for programs: ISO 8601 in UTC, to the second."""
+    if not abs(epoch_s) < _MAX_TIME_S:
         return ""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch_s))
 
 
 def moment_utc(epoch_s: float) -> str:
-    """For people, where the same moment must be meant everywhere."""
-    if not abs(epoch_s) < _FURTHEST_S:
+    """A time for people in different time zones, in UTC."""
+    if not abs(epoch_s) < _MAX_TIME_S:
         return "–"
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(epoch_s))
 
 
 def ahead(epoch_s: float | None) -> str:
-    """How far a moment to come is away."""
-    if epoch_s is None or not abs(epoch_s) < _FURTHEST_S:
-        return "not known"
+    """The time from now until a future moment."""
+    if epoch_s is None or not abs(epoch_s) < _MAX_TIME_S:
+        return "unknown"
     left_s = epoch_s - time.time()
     return "now" if left_s < 1 else f"in about {duration(left_s)} ({when(epoch_s)})"
 
@@ -191,11 +198,11 @@ def size(count: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A figure with so many significant digits, without an exponent where it can do without."""
+    """A figure with ``digits`` significant digits, without an exponent below 1e15."""
     if value is None:
         return "–"
-    return f"{value:,.0f}" if 10**digits <= abs(value) < _LONGEST else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if 10**digits <= abs(value) < _MAX_PLAIN else f"{value:.{digits}g}"
 
 
 def percent(value: float | None) -> str:
-    return "–" if value is None or not abs(value) < _LONGEST else f"{value * 100:.0f} %"
+    return "–" if value is None or not abs(value) < _MAX_PLAIN else f"{value * 100:.0f} %"

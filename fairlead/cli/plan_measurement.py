@@ -1,4 +1,4 @@
-"""Candidates of ``fairlead plan`` really run: under the link and the speeds that were asked for, emulated."""
+"""Runs candidates of ``fairlead plan`` on this machine, with emulated network and worker speeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What the candidates are run with, and under which emulated link and speeds."""
+    """Inputs of the measured runs, and the network and speeds to emulate."""
 
     run: str
     params: dict[str, Any]
@@ -43,12 +43,12 @@ class Trials:
 
     @property
     def latency_s(self) -> float:
-        """What was asked for on top of the network's own."""
+        """Latency to add to that of the real network."""
         return parse_link(self.link).latency_s if self.link and "," in self.link else 0.0
 
 
 def parse_link(text: str) -> Link:
-    """``200mbit`` or ``1gbit,1ms``: bandwidth, and the latency if there is more than the network's own."""
+    """Parses ``200mbit`` or ``1gbit,1ms``: bandwidth, and optionally a latency."""
     from fairlead.planning.profiles import Link
 
     speed, comma, delay = text.partition(",")
@@ -64,9 +64,9 @@ def parse_link(text: str) -> Link:
 
 
 def run_trials(
-    trials: Trials, found: list[Estimate], ground: Hardware, wanted: str, *, quiet: bool
+    trials: Trials, found: list[Estimate], hardware: Hardware, wanted: str, *, quiet: bool
 ) -> dict[str, Trial]:
-    """The best so many plans that fit, really run, in turns; what is learned is kept for the next time."""
+    """Measure the best plans that fit in memory, in alternation, and store the corrections they yield."""
     from fairlead.agent.embedded.emulation import emulated
     from fairlead.planning.cost import fit_correction, plan_kind
     from fairlead.planning.profiles import ALL_KINDS, correction
@@ -76,28 +76,28 @@ def run_trials(
 
     able = [one for one in found if one.fits]
     chosen = able if wanted == "all" else [one for place, one in enumerate(able) if place < int(wanted) or _usual(one)]
-    cores = [seat.speed for seat in ground.seats] if trials.limited else []
-    link = ground.links[-1] if trials.shaped else None
+    cores = [seat.speed for seat in hardware.seats] if trials.limited else []
+    link = hardware.links[-1] if trials.shaped else None
     if not quiet:
-        output.note(f"running {trials.steps} steps of {', '.join(one.plan.id for one in chosen)}, in turns ...")
-    with emulated(len(ground.seats), link.bytes_per_s if link else None, trials.latency_s, cores) as places:
+        output.note(f"running {trials.steps} steps of {', '.join(one.plan.id for one in chosen)}, in alternation ...")
+    with emulated(len(hardware.seats), link.bytes_per_s if link else None, trials.latency_s, cores) as places:
         given = [asdict(place) for place in places] if trials.limited or trials.shaped else []
         ran = run_plans(trials.run, trials.params, [one.plan for one in chosen], trials.steps, places=given)
     seen: list[tuple[str, float, float]] = []
     for one, trial in zip(chosen, ran, strict=True):
         if trial.step_s is not None:
-            whole = correction(trials.model, ground.devices.values(), plan_kind(one.plan))
-            slower = fit_correction(trials.model, Topology(ground), one.plan, trial.step_s) / whole
+            whole = correction(trials.model, hardware.devices.values(), plan_kind(one.plan))
+            slower = fit_correction(trials.model, Topology(hardware), one.plan, trial.step_s) / whole
             seen.append((plan_kind(one.plan), slower, whole / correction(trials.model, [], ALL_KINDS)))
     if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
-        output.note("the machine is busy with other work: nothing is learned from these times")
+        output.note("the machine is busy with other work: these times correct no predictions")
     else:
         record_corrections(trials.home, trials.model, by_kind(seen))
     return {one.plan.id: trial for one, trial in zip(chosen, ran, strict=True)}
 
 
 def by_kind(seen: Iterable[tuple[str, float, float]]) -> dict[str, tuple[float, float]]:
-    """(kind, how much slower, correction before) of all plans as one lesson per kind: the median, not the last."""
+    """(kind, slowdown, earlier correction) of all plans, as the median slowdown per kind."""
     from statistics import median
 
     slower: dict[str, list[float]] = {}
@@ -109,7 +109,7 @@ def by_kind(seen: Iterable[tuple[str, float, float]]) -> dict[str, tuple[float, 
 
 
 def busy(load: float, cores: int) -> bool:
-    """Whether others wanted so much of the machine that times say more about them than about plans."""
+    """True if the load of other programs makes measured times useless."""
     return load > 2 * cores
 
 

@@ -1,4 +1,4 @@
-"""A line on stderr that shows how far something is; it goes when it is done."""
+"""A progress bar on stderr that disappears when the work is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY_S = 0.1
 
 
 class Bar:
-    """Jobs done of all, redrawn at most ten times a second."""
+    """Finished jobs of all jobs, redrawn at most ten times a second."""
 
     def __init__(self, title: str) -> None:
         self._title = plain(title)

@@ -1,7 +1,7 @@
-"""Shell completion: the scripts for bash, zsh and fish, and the answers that they ask for at every Tab.
+"""Shell completion: the scripts for bash, zsh and fish, and the candidates that they request at every Tab.
 
-The answer is found in the verbs' own declarations, and names of jobs, tenants, nodes and tokens come from the running
-platform. It has to be quick and silent: whatever goes wrong, there are no candidates.
+Candidates come from the verbs' declarations; names of jobs, tenants, nodes and tokens from the running platform.
+Every error yields no candidates.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
-from fairlead.cli.fast_path import written
+from fairlead.cli.fast_path import option_names
 from fairlead.terminal import plain
 
 if TYPE_CHECKING:
     Candidates = Iterable[tuple[str, str]]
 
-ASK = "__complete"  # what the scripts call: fairlead __complete WORD... with the word under the cursor last
+ASK = "__complete"  # the scripts call: fairlead __complete WORD..., the word under the cursor last
 FILES = ":files"
 ANSWER_S = 1.0
-MOST = 200  # jobs
+MAX_JOBS = 200
 _WORD = re.compile(r"[\w.:@+-]+")
 
 SCRIPTS = {
@@ -76,17 +76,17 @@ WORDS = {
 
 
 def answer(app: typer.Typer, words: list[str]) -> int:
-    """Print the candidates for the last word, one to a line with a word about each; never an error."""
+    """Print the candidates for the last word, one per line with a description; never an error."""
     try:
         found = list(candidates(app, words[:-1], words[-1] if words else ""))
-    except Exception:  # noqa: BLE001 (the edge of the process: a Tab shows candidates, or nothing at all)
+    except Exception:  # noqa: BLE001 (the edge of the process: a Tab shows candidates or nothing)
         return 0
     sys.stdout.write("".join(f"{word}\t{plain(about)}\n" if about else f"{word}\n" for word, about in found))
     return 0
 
 
 def candidates(app: typer.Typer, before: list[str], word: str) -> Candidates:
-    """What the word under the cursor could become, after these."""
+    """Completions of ``word`` after the words ``before``."""
     function: Callable[..., Any] | None = None
     verb = ""
     rest = list(before)
@@ -102,7 +102,7 @@ def candidates(app: typer.Typer, before: list[str], word: str) -> Candidates:
             function = verbs[verb].callback
         else:
             return []
-    return _of_verb(verb, get_type_hints(function, include_extras=True), rest, word)
+    return _verb_candidates(verb, get_type_hints(function, include_extras=True), rest, word)
 
 
 def _verbs(app: typer.Typer) -> dict[str, CommandInfo]:
@@ -114,14 +114,14 @@ def _about(info: CommandInfo) -> str:
     return (getattr(info.callback, "__doc__", "") or "").strip().split("\n")[0].rstrip(".")
 
 
-def _of_verb(verb: str, hints: Mapping[str, Any], rest: list[str], word: str) -> Candidates:
-    """Its options, the value of the option before, or its next argument."""
+def _verb_candidates(verb: str, hints: Mapping[str, Any], rest: list[str], word: str) -> Candidates:
+    """Completions within a verb: its options, the value of the previous option, or the next argument."""
     options: dict[str, tuple[Any, OptionInfo]] = {}
     places: list[tuple[Any, ArgumentInfo]] = []
     for hint in hints.values():
         kind, info = (*get_args(hint), None, None)[:2]
         if isinstance(info, OptionInfo) and not info.hidden:
-            options |= dict.fromkeys(written(info), (kind, info))
+            options |= dict.fromkeys(option_names(info), (kind, info))
         elif isinstance(info, ArgumentInfo):
             places.append((kind, info))
     if rest and rest[-1] in options and options[rest[-1]][0] is not bool:
@@ -140,19 +140,19 @@ def _of_verb(verb: str, hints: Mapping[str, Any], rest: list[str], word: str) ->
 
 
 def _values(verb: str, what: str, kind: Any, word: str) -> Candidates:
-    """The values that an option or an argument can have, as far as they can be known."""
+    """Possible values of an option or argument, if they can be listed."""
     if what in WORDS:
         return [(value, "") for value in WORDS[what] if value.startswith(word)]
     names = {"JOB": _jobs, "--job": _jobs, "NODE": _nodes, "TENANT": _tenants, "--tenant": _tenants, "-t": _tenants,
              "--parent": _tenants, "ID": _tokens}.get(what)  # fmt: skip
     if names is not None:
-        known = names(verb)  # of a server: one that the shell would take for more than a word is not offered
+        known = names(verb)  # names with shell metacharacters are not offered
         return [(name, about) for name, about in known if name.startswith(word) and _WORD.fullmatch(name)]
     return [(FILES, "")] if str(Path.__name__) in str(kind) or "FILE" in what else []
 
 
 def _ask(path: str, **params: Any) -> Any:
-    """What the platform answers within a second."""
+    """The platform's answer within a second."""
     from fairlead.cli.local_status import look
 
     found = look(path, params, timeout_s=ANSWER_S)
@@ -168,10 +168,10 @@ def _ask(path: str, **params: Any) -> Any:
 
 
 def _jobs(verb: str) -> Iterator[tuple[str, str]]:
-    """Ids, and names, of which each stands for its newest job."""
-    found = _ask("/jobs", limit=MOST, **({"state": "active"} if verb == "cancel" else {}))["items"]
+    """Job ids, and job names, each of which means its newest job."""
+    found = _ask("/jobs", limit=MAX_JOBS, **({"state": "active"} if verb == "cancel" else {}))["items"]
     yield from ((job["id"], f"{job['state']}, of {job['tenant']}") for job in found)
-    yield from ((name, "the newest of this name") for name in dict.fromkeys(job["name"] for job in found))
+    yield from ((name, "newest job of this name") for name in dict.fromkeys(job["name"] for job in found))
 
 
 def _tenants(verb: str) -> Iterator[tuple[str, str]]:
@@ -183,5 +183,5 @@ def _nodes(verb: str) -> Iterator[tuple[str, str]]:
 
 
 def _tokens(verb: str) -> Iterator[tuple[str, str]]:
-    good = (token for token in _ask("/tokens") if token["revoked_s"] is None)
-    return ((token["id"], token["label"] or token["role"]) for token in good)
+    valid = (token for token in _ask("/tokens") if token["revoked_s"] is None)
+    return ((token["id"], token["label"] or token["role"]) for token in valid)

@@ -30,8 +30,8 @@ def submit_job(
         return
     output.line(f"submitted {job.name} ({job.id}) for {job.view.tenant}: {job.state}")
     if job.view.promise is not None and job.view.promise.kept is not True:
-        output.line(f"  note: {output.clean(job.view.promise.reason.text)}")
-    output.line(f"  follow it: fairlead logs {job.id} -f    why it waits: fairlead why {job.id}", style="dim")
+        output.line(f"  warning: {output.clean(job.view.promise.reason.text)}")
+    output.line(f"  follow: fairlead logs {job.id} -f    explain: fairlead why {job.id}", style="dim")
 
 
 def _show_dry_run(platform: Client, what: What, folder: Path | None, fields: dict[str, Any], as_json: bool) -> None:
@@ -40,11 +40,11 @@ def _show_dry_run(platform: Client, what: What, folder: Path | None, fields: dic
         output.print_json(answer)
     elif answer.admitted:
         begins = output.ahead(answer.expected_start_s)
-        output.line(f"would be admitted{'' if begins == 'now' else ', and wait'}: {output.clean(answer.reason.text)}")
-        where = ", ".join(dict.fromkeys(answer.nodes)) or "not known yet"
-        output.line(f"  where: {where}    starts: {begins}    done: {output.ahead(answer.expected_finish_s)}")
+        output.line(f"would be admitted{'' if begins == 'now' else ' and wait'}: {output.clean(answer.reason.text)}")
+        where = ", ".join(dict.fromkeys(answer.nodes)) or "not decided yet"
+        output.line(f"  nodes: {where}    starts: {begins}    ends: {output.ahead(answer.expected_finish_s)}")
         if answer.promise is not None:
-            output.line(f"  promise: {output.clean(answer.promise.reason.text)}")
+            output.line(f"  SLA: {output.clean(answer.promise.reason.text)}")
     else:
         output.line(f"would be refused: {answer.reason.text}")
     if not answer.admitted:

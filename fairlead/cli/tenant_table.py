@@ -1,4 +1,4 @@
-"""Tenants as a table: those that divide another's share stand indented below it."""
+"""The table of tenants, with child tenants indented below their parent."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from fairlead.units import shown_counts
 if TYPE_CHECKING:
     from fairlead.views.jobs import TenantView
 
-NEVER = 10_000  # columns that no terminal has
+NEVER = 10_000  # wider than any terminal
 
 
 def table(tenants: list[TenantView]) -> None:
-    """With a budget or with queues above and below each other, what is less important gives way."""
-    limited = any(each.spending is not None for each in tenants)
+    """Print the tenants. Columns of budgets and hierarchies appear only when used, and displace minor columns."""
+    budgets = any(each.spending is not None for each in tenants)
     nested = any(each.parent or each.guarantee or each.most for each in tenants)
-    crowded = 30 * nested + 10 * limited
+    extra_width = 30 * nested + 10 * budgets
     columns = [
         Column("TENANT"), Column("WEIGHT", right=True),
-        Column("QUOTA", right=True, from_width=80 + crowded if crowded else 0),
-        Column("SURE", right=True, from_width=0 if nested else NEVER),
-        Column("MOST", right=True, from_width=0 if nested else NEVER), Column("ENTITLED", right=True),
-        Column("HOLDS", right=True), Column("LENT", right=True, from_width=0 if nested else NEVER),
+        Column("QUOTA", right=True, from_width=80 + extra_width if extra_width else 0),
+        Column("GUARANTEE", right=True, from_width=0 if nested else NEVER),
+        Column("MAX", right=True, from_width=0 if nested else NEVER), Column("ENTITLED", right=True),
+        Column("IN USE", right=True), Column("LENT", right=True, from_width=0 if nested else NEVER),
         Column("RUNNING", right=True, from_width=95 if nested else 0),
         Column("QUEUED", right=True, from_width=95 if nested else 0),
         Column("USED", right=True, from_width=110 if nested else 0),
-        Column("BUDGET", right=True, from_width=(120 if nested else 0) if limited else NEVER),
-        Column("SLA", from_width=90 + crowded),
+        Column("BUDGET", right=True, from_width=(120 if nested else 0) if budgets else NEVER),
+        Column("SLA", from_width=90 + extra_width),
     ]  # fmt: skip
     rows = (
         [
@@ -42,31 +42,34 @@ def table(tenants: list[TenantView]) -> None:
         for each, depth in in_tree(tenants)
     )  # fmt: skip
     output.table(columns, rows, empty="no tenants; create one: fairlead tenant create NAME")
+    if tenants:
+        devices = "QUOTA, ENTITLED, IN USE, LENT" if nested else "QUOTA, ENTITLED, IN USE"
+        output.legend(f"{devices}: devices; RUNNING, QUEUED: jobs; USED: device time so far")
 
 
 def in_tree(tenants: list[TenantView]) -> Iterator[tuple[TenantView, int]]:
-    """Each tenant followed by those below it, with how deep it stands; of whom one may not see, nobody knows."""
+    """Each tenant with its depth, followed by its children; a tenant whose parent is not visible is top level."""
     names = {each.name for each in tenants}
     below: dict[str | None, list[TenantView]] = {}
     for each in tenants:
         below.setdefault(each.parent if each.parent in names else None, []).append(each)
-    open_ = [(each, 0) for each in reversed(below.get(None, []))]
-    while open_:
-        each, depth = open_.pop()
+    stack = [(each, 0) for each in reversed(below.get(None, []))]
+    while stack:
+        each, depth = stack.pop()
         yield each, depth
-        open_ += [(child, depth + 1) for child in reversed(below.get(each.name, []))]
+        stack += [(child, depth + 1) for child in reversed(below.get(each.name, []))]
 
 
 def lent(tenant: TenantView) -> str:
-    """Devices beyond its share that it was lent, or that others have of its share."""
+    """Devices that the tenant borrowed beyond its share, or lent to others."""
     if abs(tenant.borrowed) < 0.005:
         return "–"
     amount = output.number(round(abs(tenant.borrowed), 2))
-    return f"has {amount} of others" if tenant.borrowed > 0 else f"{amount} to others"
+    return f"borrowed {amount}" if tenant.borrowed > 0 else f"lent {amount}"
 
 
 def _spent(tenant: TenantView) -> str:
     if tenant.spending is None:
         return "–"
     used = output.percent(tenant.spending.used_hours / tenant.spending.device_hours)
-    return f"{used} of {limit_options.written(tenant.budget)}"
+    return f"{used} of {limit_options.format_budget(tenant.budget)}"

@@ -1,4 +1,4 @@
-"""Tables drawn in plain text: they fit the terminal, keep names whole and cost next to nothing to load."""
+"""Draws tables in plain text that fit the terminal, without importing rich."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from itertools import zip_longest
 from fairlead.terminal import plain
 
 GAP = 2
-NARROWEST = 4  # of a column that must give way
-NARROWEST_SPARE = 8  # of one that says what another says too, before that one gives way
-NARROWEST_TEXT = 16  # of one that may go on in the next line
-FIXED_SPACE = "\u00a0"  # keeps two words of a cell on one line; drawn as a space
+NARROWEST = 4  # of a column that must shrink
+NARROWEST_SPARE = 8  # of a spare column, before other columns shrink
+NARROWEST_TEXT = 16  # of a column that may wrap
+FIXED_SPACE = "\u00a0"  # a space that never wraps
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Column:
     title: str
     right: bool = False
     from_width: int = 0
-    grows: bool = False  # its text may go on in the next line
-    spare: bool = False  # another column tells the same, so it gives way first
-    ends: int = 0  # so many characters at the end tell rows apart, so it is cut before them
+    grows: bool = False  # its text may wrap
+    spare: bool = False  # another column holds the same information, so it shrinks first
+    ends: int = 0  # trailing characters that distinguish rows and are never cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Cell:
 
 
 def most_columns(width: int) -> int:
-    """How many columns a table can have and still fit."""
+    """The number of columns that fit."""
     return max(1, (width + GAP) // (NARROWEST + GAP))
 
 
 def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, *, colours: bool) -> list[str]:
-    """The lines of the table, none wider than ``width`` as long as that can be; titles and cells steer no terminal."""
+    """The lines of the table, at most ``width`` wide if possible, without control characters."""
     columns = [replace(column, title=_plain(column.title)) for column in columns]
     rows = [[Cell(_plain(cell.text), cell.style) for cell in row] for row in rows]
     widths = _fitted(columns, [[_width(column.title), *(_width(row[place].text) for row in rows)]
@@ -63,11 +63,11 @@ def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, 
 
 
 def _plain(text: str) -> str:
-    return plain(text).replace("\t", " ")  # whose width nobody knows
+    return plain(text).replace("\t", " ")  # the width of a tab is unknown
 
 
 def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: int) -> list[int]:
-    """What each column gets: first those that may wrap give way, then what is to spare, then always the widest."""
+    """The width of each column: wrapping columns shrink first, then spare columns, then the widest."""
     widths = [max(of_column) for of_column in wanted]
     room = width - GAP * (len(columns) - 1)
     stages = [(NARROWEST_TEXT, [column.grows for column in columns]), (NARROWEST_SPARE, [c.spare for c in columns]),
@@ -82,15 +82,15 @@ def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: i
 
 
 def _levelled(widths: Sequence[int], least: int, over: int) -> list[int]:
-    """The widths without so many columns in all, as far as none gets narrower than ``least``: the widest give first."""
+    """The widths reduced by ``over`` in total, widest first, none below ``least``."""
     low, high = least, max(widths)
-    while low < high:  # the highest level that all give enough above
+    while low < high:  # the highest level that removes enough
         level = (low + high + 1) // 2
         enough = sum(width - level for width in widths if width > level) >= over
         low, high = (level, high) if enough else (low, level - 1)
     spare = sum(width - low for width in widths if width > low) - over
     levelled = []
-    for width in reversed(widths):  # the last ones keep what is left over
+    for width in reversed(widths):  # the last columns keep the remainder
         keeps = width > low and spare > 0
         spare -= keeps
         levelled.append(min(width, low) + keeps)
@@ -98,7 +98,7 @@ def _levelled(widths: Sequence[int], least: int, over: int) -> list[int]:
 
 
 def _pieces(text: str, room: int, column: Column) -> list[str]:
-    """The text line by line; one that may not wrap has an ellipsis where something had to go."""
+    """The text as lines; a text that may not wrap is cut with an ellipsis."""
     if _width(text) <= room:
         return [text]
     if column.grows:
@@ -108,7 +108,7 @@ def _pieces(text: str, room: int, column: Column) -> list[str]:
 
 
 def _cut(text: str, room: int) -> str:
-    """As much of the text as has room."""
+    """The beginning of the text that fits."""
     for place, char in enumerate(text):
         room -= _width(char)
         if room < 0:
@@ -124,7 +124,7 @@ def _padded(part: str, style: str, room: int, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns of the terminal that the text takes."""
+    """The width of the text in terminal columns."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)

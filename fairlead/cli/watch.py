@@ -1,4 +1,4 @@
-"""A job's progress, live in a terminal or line by line elsewhere, until it has ended."""
+"""Shows a job's progress until it has ended: a live line in a terminal, else a line per change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_S = 0.3
 
 
 def watch(job: Job, *, as_json: bool = False) -> int:
-    """Follow the job and return its exit code. An interrupt ends the watching, not the job."""
+    """Follow the job and return its exit code. Ctrl-C stops watching, not the job."""
     try:
         if as_json:
             job.wait()
@@ -31,8 +31,8 @@ def watch(job: Job, *, as_json: bool = False) -> int:
             output.print_json(job.view)
             return StillRunning.exit_code
         output.line()
-        output.line(f"{job.name} goes on {job.state if job.state != 'queued' else 'waiting'} without being watched")
-        output.line(f"  follow it: fairlead logs {job.id} -f    end it: fairlead cancel {job.id}")
+        output.line(f"{job.name} keeps {'waiting' if job.state == 'queued' else 'running'}")
+        output.line(f"  follow: fairlead logs {job.id} -f    cancel: fairlead cancel {job.id}")
         return StillRunning.exit_code
     if as_json:
         output.print_json(job.view)
@@ -42,7 +42,7 @@ def watch(job: Job, *, as_json: bool = False) -> int:
 
 
 def exit_code(view: JobView) -> int:
-    """0, or what a job that did not succeed means to a script."""
+    """0 for success, else the exit code of the job's end."""
     try:
         check(view)
     except FairleadError as error:
@@ -51,20 +51,20 @@ def exit_code(view: JobView) -> int:
 
 
 def summary(view: JobView) -> None:
-    """How it ended, in a few lines."""
+    """Print how the job ended."""
     took_s = None if view.finished_s is None else view.finished_s - view.submitted_s
     output.line(f"{view.name} ({view.id}) {view.state} after {output.duration(took_s)}")
     if view.message:
         output.line(f"  {output.clean(view.message)}")
     if view.metrics:
         output.line("  " + "  ".join(f"{name} {output.number(value, 4)}" for name, value in view.metrics.items()))
-    told = {"recoveries": view.recoveries, "preemptions": view.preemptions, "resizes": view.resizes}
-    if any(told.values()):
-        output.line("  " + "  ".join(f"{name} {count}" for name, count in told.items() if count))
+    counts = {"recoveries": view.recoveries, "preemptions": view.preemptions, "resizes": view.resizes}
+    if any(counts.values()):
+        output.line("  " + "  ".join(f"{name} {count}" for name, count in counts.items() if count))
 
 
 def figures(view: JobView) -> str:
-    """What one wants to see of a running job at a glance."""
+    """Loss, speed and workers of a running job; the reason of a waiting one."""
     if view.state in ("queued", "starting"):
         return output.clean(view.reason.text) if view.reason else ""
     parts = [f"loss {output.number(view.loss, 4)}"] if view.loss is not None else []
@@ -82,8 +82,8 @@ def _live(job: Job) -> None:
     name = plain(job.name)
     fixed = Column(no_wrap=True, min_width=min(len(name), 20), overflow="ellipsis")
     state = Column(no_wrap=True, min_width=len("succeeded"))
-    rest = Column(no_wrap=True, ratio=1, overflow="ellipsis")  # a long reason gives way, not the name before it
-    words = functools.partial(TextColumn, markup=False)  # a job's name is no markup
+    rest = Column(no_wrap=True, ratio=1, overflow="ellipsis")  # a long reason is cut, not the name before it
+    words = functools.partial(TextColumn, markup=False)  # markup=False: names are not markup
     columns = (
         words("{task.description}", table_column=fixed),
         words("{task.fields[state]}", style="cyan", table_column=state), BarColumn(bar_width=12),
@@ -105,16 +105,16 @@ def _live(job: Job) -> None:
 
 
 def _lines(job: Job) -> None:
-    """A line whenever something changes that a log's reader would want to know."""
-    said: object = None
+    """Print a line when the state, the number of workers or the tenth of the steps changes."""
+    shown: object = None
     while True:
         view = job.view
         tenth = view.step * 10 // view.total_steps if view.total_steps else 0
-        news = (view.state, view.workers, tenth)
-        if news != said:
+        now = (view.state, view.workers, tenth)
+        if now != shown:
             steps = f"step {view.step}/{view.total_steps or '?'}  " if view.step else ""
             output.line(f"{output.when(time.time())} {job.name}: {view.state}  {steps}{figures(view)}".rstrip())
-            said = news
+            shown = now
         if view.state in ENDED:
             return
         time.sleep(POLL_S)

@@ -84,6 +84,7 @@ def _profile(source: Source, noted: list[str]) -> Profile:
     questions = [question for f in source.schema for question in _duckdb_aggregates(f)]
     settings: dict[str, Any] = {"memory_limit": "512MB", "threads": "2", "preserve_insertion_order": "false"}
     with duckdb.connect(":memory:", False, settings) as database:
+        database.execute("SET enable_progress_bar = false")  # else interactive Python draws one on stdout
         failed: list[BadData] = []
         watched = pa.RecordBatchReader.from_batches(schema, _counted_batches(source, schema, counts, sample, failed))
         database.register("source", watched)

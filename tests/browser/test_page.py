@@ -35,7 +35,7 @@ def test_a_wrong_token_opens_nothing_and_says_so(platform: Running, visit: Visit
     page.goto(platform.url)
     page.get_by_label("Token").fill("fl_nobody_00000000000000000000000000000000")
     page.keyboard.press("Enter")
-    page.get_by_role("alert").get_by_text("opens nothing here").wait_for()
+    page.get_by_role("alert").get_by_text("Invalid token: unknown, expired or revoked").wait_for()
     assert page.get_by_role("navigation").count() == 0
     assert page.get_by_label("Token").get_attribute("aria-invalid") == "true"
 
@@ -66,7 +66,7 @@ def test_an_address_that_names_what_every_object_has_leaves_a_page_that_goes_on(
     page = window.page
     for place in (f"#/{name}", f"#/{name}/x", f"#/{name}/{name}"):
         page.evaluate("(hash) => { location.hash = hash; }", place)
-        page.get_by_role("heading", name="There is no such view").wait_for()
+        page.get_by_role("heading", name="Page not found").wait_for()
     for place, heading in ((f"#/job/{name}", name), (f"#/pipeline/{name}", "Pipeline")):
         page.evaluate("(hash) => { location.hash = hash; }", place)
         page.get_by_role("heading", name=heading, level=1).wait_for()
@@ -115,7 +115,7 @@ def test_a_training_shows_its_plan_and_what_it_was_weighed_against(platform: Run
     window.log_in(platform.tokens["vision"], f"job/{job}")
     page = window.page
     page.locator(".sub .s-succeeded").wait_for()
-    page.get_by_role("heading", name="How it is spread").wait_for()
+    page.get_by_role("heading", name="Parallel plan").wait_for()
     table = page.get_by_role("table", name="Candidates, the chosen one first")
     told = platform.ask("GET", f"/jobs/{job}")["generations"][-1]["plan"]
     names = [row["id"] for row in told["candidates"]]
@@ -132,7 +132,7 @@ def test_a_job_is_cancelled_only_when_that_is_confirmed(platform: Running, visit
     page = window.page
     page.locator(".sub .s-running").wait_for()
     page.get_by_role("button", name="Cancel job").click()
-    page.get_by_role("dialog").get_by_role("button", name="Keep it as it is").click()
+    page.get_by_role("dialog").get_by_role("button", name="Back").click()
     assert platform.state(job) == "running"
     page.get_by_role("button", name="Cancel job").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
@@ -180,7 +180,7 @@ def test_an_admin_cordons_a_node_and_takes_it_back(platform: Running, visit: Vis
     window.log_in(platform.admin)
     page = window.page
     card = page.locator(".node").filter(has_text="node-0")
-    back = ("Take into use", "ready")
+    back = ("Uncordon", "ready")
     for verb, state in (("Cordon", "cordoned"), back, ("Drain", "drained"), back):
         card.get_by_role("button", name="node-0").click()
         page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
@@ -254,7 +254,7 @@ def test_a_time_beyond_all_calendars_leaves_the_page_as_it_is(far_s: float, plat
     window.log_in(platform.tokens["vision"], "queue")
     window.page.get_by_role("link", name="later", exact=True).click()
     window.page.get_by_role("heading", name="later", level=1).wait_for()
-    window.page.get_by_text("Expected start: not known").wait_for()
+    window.page.get_by_text("Expected start: unknown").wait_for()
     window.page.get_by_text("end by –").wait_for()
     window.page.unroute_all(behavior="ignoreErrors")
     platform.end(job, later)
@@ -299,7 +299,7 @@ def test_everything_is_reached_by_keyboard(platform: Running, visit: Visitor) ->
                 return
         raise AssertionError(f"{name} cannot be reached with Tab")
 
-    tab_to("Skip to the content")
+    tab_to("Skip to content")
     tab_to("Queue")
     press("Enter")
     page.locator("h1:focus", has_text="Queue").wait_for()  # readers of screens are told where they are
@@ -367,8 +367,8 @@ def test_a_tenant_below_another_stands_indented_with_what_it_is_guaranteed(platf
     try:
         window = visit(platform.url)
         window.log_in(platform.admin, "tenants")
-        table = window.page.get_by_role("region", name="Ledger by tenant")
-        table.get_by_role("columnheader", name="At most").wait_for()
+        table = window.page.get_by_role("region", name="Shares and limits by tenant")
+        table.get_by_role("columnheader", name="Maximum").wait_for()
         rows = table.get_by_role("row").all_inner_texts()
         assert "vision" in rows[1] and "text" in rows[2] and "1 cpu" in rows[2]
         places = [table.get_by_role("rowheader").nth(at).locator("> *").first.bounding_box() for at in (0, 1)]
@@ -384,6 +384,6 @@ def test_the_shares_and_the_ledger_are_told(platform: Running, visit: Visitor, r
     window = visit(platform.url)
     window.log_in(platform.admin if role == "admin" else platform.tokens[role], "tenants")
     page = window.page
-    page.get_by_role("img", name=re.compile("vision held")).wait_for()
-    rows = page.get_by_role("region", name="Ledger by tenant").get_by_role("row").all_inner_texts()
+    page.get_by_role("img", name=re.compile("vision used")).wait_for()
+    rows = page.get_by_role("region", name="Shares and limits by tenant").get_by_role("row").all_inner_texts()
     assert len(rows) == (3 if role == "admin" else 2) and "Jain's index" in page.locator(".figures").inner_text()

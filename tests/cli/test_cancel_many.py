@@ -33,7 +33,7 @@ def test_all_that_fit_are_cancelled_at_once_and_counted(platform: Platform) -> N
         assert done.out.startswith("cancelled 3 jobs\n") and all(job in done.out for job in ours)
         until(lambda: {state(platform.vision, job) for job in ours} == {"cancelled"})
         assert state(platform.text, others) != "cancelled"
-        assert platform.vision("cancel", "--label", "sweep=a").out == "no job fits that has not ended\n"
+        assert platform.vision("cancel", "--label", "sweep=a").out == "no unfinished job matches\n"
         told = platform.admin("cancel", "--tenant", "text", "--label", "sweep=a", "--json").data
         assert (told["cancelled"], told["jobs"], told["more"]) == (1, [others], False)
     finally:
@@ -42,9 +42,9 @@ def test_all_that_fit_are_cancelled_at_once_and_counted(platform: Platform) -> N
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    ("cancel", "neither a job nor which jobs"), ("cancel some-job --all", "is one job, and the options mean many"),
-    ("cancel some-job --state queued", "is one job"), ("cancel --label nonsense", "is not of the form name=value"),
-    ("cancel --state ended", "is not a state in which a job can be cancelled"), ("cancel --dry-run", "neither a job"),
+    ("cancel", "no job named"), ("cancel some-job --all", "or options that select many, not both"),
+    ("cancel some-job --state queued", "not both"), ("cancel --label nonsense", "is not of the form name=value"),
+    ("cancel --state ended", "is not a state in which a job can be cancelled"), ("cancel --dry-run", "no job named"),
 ])  # fmt: skip
 def test_what_says_nothing_or_too_much_is_a_mistake(platform: Platform, line: str, said: str) -> None:
     done = platform.vision(*line.split(), code=2)

@@ -125,7 +125,7 @@ def test_tab_completes_in_a_real_shell(platform: Platform, tmp_path: Path, shell
         os.write(master, b" sh\tvis\t")
         assert "show" in _read(master, "vision")
         os.write(master, b"\n")
-        assert "device hours" in _read(master, "keeps")
+        assert "device hours" in _read(master, "retention")
     finally:
         os.close(master)
         os.kill(pid, 9)
@@ -141,7 +141,7 @@ def test_fish_gets_words_with_what_they_are_and_files_where_files_go(platform: P
         text=True, timeout=PATIENCE_S, env=shell_environment(platform, tmp_path),
     )  # fmt: skip
     about, tenant, file = done.stdout.splitlines()
-    assert about == "show\tEverything about one tenant"
+    assert about == "show\tShow one tenant: shares, limits, budget, policy and present use"
     assert tenant.startswith("vision\tweight") and file.startswith(f"{tmp_path}/train.py")
 
 

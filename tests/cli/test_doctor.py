@@ -67,7 +67,7 @@ def test_a_running_platform_is_asked_how_it_is(platform: Platform) -> None:
     assert found["store"]["level"] == found["lease"]["level"] == "ok"
     text = platform.admin("doctor", "--quick", code=None).out
     assert text.splitlines()[0].startswith("ok    python")
-    assert text.splitlines()[-1].endswith("checks") or "checks are well" in text
+    assert text.splitlines()[-1].endswith("checks") or "checks passed" in text
 
 
 def test_what_fails_makes_the_exit_code_one(home: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_home_of_another_user_fails(home: Path) -> None:
 
 def test_a_home_that_can_never_be_made_fails() -> None:
     found = only(house.owner_and_modes(Path("/proc/none/home")))
-    assert (found.level == "fail" and "cannot be made" in found.text) or os.geteuid() == 0
+    assert (found.level == "fail" and "cannot be created" in found.text) or os.geteuid() == 0
 
 
 class _Room:
@@ -268,7 +268,7 @@ def test_it_is_told_when_what_is_installed_is_not_what_runs(home: Path) -> None:
     found = only(running._old_code(home, ["node-1"]))
     assert found.level == "warn" and "node-1" in found.text and "drain" in str(found.fix)
     record.write_bytes(msgspec.json.encode(msgspec.structs.replace(host, build="before a fix")))
-    assert "not what runs" in only(running._old_code(home, [])).text
+    assert "runs an older version" in only(running._old_code(home, [])).text
 
 
 def test_an_attempt_in_a_child_tells_why_it_did_not_work() -> None:

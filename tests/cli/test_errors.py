@@ -88,8 +88,8 @@ def test_an_unexpected_error_shows_its_trace_when_asked(
         ("frob", "no such command"), ("queue --frob", "no such option"), ("why", "missing argument"),
         ("queue --limit many", "--limit"), ("nodes drain", "missing argument"), ("tenant", "missing command"),
         ("tenant create a --weight x", "--weight"), ("run", "missing argument"), ("up --port 70000", "--port"),
-        ("logs a --tail 0", "--tail"), ("run train.py:f x", "'x' comes after a function"),
-        ("run --sla platinum -- true", "--sla: 'platinum' is neither a class nor a deadline"),
+        ("logs a --tail 0", "--tail"), ("run train.py:f x", "'x' follows a function"),
+        ("run --sla platinum -- true", "--sla: 'platinum' is neither an sla class nor a deadline"),
         ("usage --since 2020-01-02 --until 2020-01-01", "--since: '2020-01-02' is not before --until 2020-01-01"),
     ],
 )  # fmt: skip
@@ -134,7 +134,7 @@ def test_wrong_usage_with_json_is_also_one_object_for_machines(capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("line", "code", "said"),
-    [("up --home /proc/none", 4, "/proc/none cannot be made"), ("up --nodes 1x999 --detach", 2, "999 cores")],
+    [("up --home /proc/none", 4, "/proc/none cannot be created"), ("up --nodes 1x999 --detach", 2, "999 cores")],
 )
 def test_what_keeps_a_platform_from_starting_is_said_in_front_and_behind(
     line: str, code: int, said: str, nowhere: Path, capsys: pytest.CaptureFixture[str]
@@ -231,7 +231,7 @@ def test_a_closed_output_is_no_error(line: str) -> None:
 def test_an_output_without_room_is_told_in_one_line() -> None:
     done = in_bash("completion bash > /dev/full")
     assert done.returncode == 1
-    assert done.stderr.startswith("fairlead completion: the output cannot be written: no space left on device\n")
+    assert done.stderr.startswith("fairlead completion: cannot write to the output: no space left on device\n")
     assert "unexpected" not in done.stderr
 
 

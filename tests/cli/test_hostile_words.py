@@ -216,7 +216,7 @@ def test_a_forged_moment_is_shown_as_none() -> None:
         assert output.percent(value) == "–"
         assert len(output.number(value)) < 20
         assert len(output.size(value)) < 20
-        assert output.ahead(value) == "not known"
+        assert output.ahead(value) == "unknown"
     assert output.when(NOW_S) != "–"
 
 

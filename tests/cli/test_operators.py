@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli import limit_options
-from fairlead.cli.options import moment
+from fairlead.cli.options import parse_moment
 from fairlead.errors import InvalidSpec
 
 from .conftest import Platform
@@ -31,7 +31,7 @@ def test_usage_is_a_table_csv_and_json(platform: Platform, used: str) -> None:
     assert float(mine["device_hours"]) > 0 and mine["label:team"] == "x" and mine["user_label"] == "first token"
     data = platform.vision("usage", "--by", "tenant", "--json").data
     assert [line["keys"] for line in data["lines"]] == [{"tenant": "vision"}]
-    assert "nothing was used" in platform.admin("usage", "--since", "2020-01-01", "--until", "2020-02-01").out
+    assert "no usage in this period" in platform.admin("usage", "--since", "2020-01-01", "--until", "2020-02-01").out
 
 
 def test_usage_refuses_what_it_cannot_answer(platform: Platform) -> None:
@@ -57,14 +57,14 @@ def test_every_limit_of_a_tenant_can_be_set_shown_and_taken_away(platform: Platf
     assert changed["policy"]["folders"] == ["/data/b", "/data/c"] and changed["budget"]["warn_at"] == 0.9
     assert changed["policy"]["retention"]["logs"] is None and changed["policy"]["retention"]["results"] == 7776000.0
     shown = platform.admin("tenant", "show", "limited").out
-    for fact in ("0 of 500 device hours this month", "warns at 90 %", "/data/b, /data/c", "20.0 GB", "open", "90d0h"):
+    for fact in ("0 of 500 device hours used this month", "warning at 90 %", "/data/b, /data/c", "20.0 GB", "open", "90d0h"):
         assert fact in shown
     assert "0 % of 500h/month" in platform.admin("tenants").out
     assert "not granted" in platform.admin("tenant", "update", "limited", "--revoke", "/data/z", code=2).err
     assert "nothing to change" in platform.admin("tenant", "update", "limited", code=2).err
     cleared = platform.admin("tenant", "update", "limited", "--budget", "none", "--json").data
     assert cleared["budget"] == {} and cleared["spending"] is None
-    assert "no budget to warn of" in platform.admin("tenant", "update", "limited", "--warn-at", "0.5", code=2).err
+    assert "this tenant has no budget" in platform.admin("tenant", "update", "limited", "--warn-at", "0.5", code=2).err
 
 
 @pytest.mark.parametrize("text", ["500", "h/month", "500h/year", "-5h/day", "500h per month", "nan/day", ""])
@@ -77,20 +77,20 @@ def test_a_budget_that_is_none_is_refused_with_an_example(text: str) -> None:
 def test_a_budget_is_read_as_it_is_written() -> None:
     for text in ("500h/month", "500/month", " 1.5h / day "):
         budget = limit_options._budget(text, None, None)
-        assert budget is not None and limit_options.written(budget) in ("500h/month", "1.5h/day")
+        assert budget is not None and limit_options.format_budget(budget) in ("500h/month", "1.5h/day")
 
 
 def test_a_moment_is_so_long_ago_or_a_time_in_utc() -> None:
-    assert moment("--since", "1970-01-02") == 86400.0
-    assert moment("--since", "1970-01-01T01:00+01:00") == 0.0
-    assert moment("--since", "99999d") == 0.0
+    assert parse_moment("--since", "1970-01-02") == 86400.0
+    assert parse_moment("--since", "1970-01-01T01:00+01:00") == 0.0
+    assert parse_moment("--since", "99999d") == 0.0
 
 
 def test_the_audit_log_shows_the_newest_and_can_be_filtered(platform: Platform, used: str) -> None:
     token = platform.vision("token", "create", "--role", "viewer", "--label", "for a screen", "--json").data
     platform.vision("token", "revoke", token["id"])
     table = platform.vision("audit", "--action", "token.", "-n", "2").out
-    assert table.splitlines()[0].split() == ["ID", "WHEN", "WHO", "DID", "TO"]
+    assert table.splitlines()[0].split() == ["ID", "TIME", "ACTOR", "ACTION", "TARGET"]
     assert [line.split()[-2:] for line in table.splitlines()[1:]] == [
         ["token.create", token["id"]], ["token.revoke", token["id"]],
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_the_audit_log_shows_the_newest_and_can_be_filtered(platform: Platform, 
     assert used in [entry["target"] for entry in entries if entry["action"] == "job.submit"]
     rows = list(csv.DictReader(io.StringIO(platform.admin("audit", "--tenant", "vision", "--csv").out)))
     assert rows[-1]["time"].endswith("Z") and rows[-1]["tenant"] == "vision"
-    assert "nothing that fits" in platform.admin("audit", "--actor", "nobody").out
+    assert "no matching entries" in platform.admin("audit", "--actor", "nobody").out
 
 
 def test_a_member_who_tries_more_is_refused_and_on_record(platform: Platform) -> None:

@@ -15,7 +15,7 @@ from fairlead.cli import output
 from fairlead.cli.commands import metrics, report
 from fairlead.cli.commands.metrics import _figure
 from fairlead.cli.commands.why import _explain
-from fairlead.cli.options import plain_value, sla
+from fairlead.cli.options import parse_sla, parse_value
 from fairlead.cli.text_tables import FIXED_SPACE, Cell, Column, draw
 from fairlead.cli.watch import exit_code, figures, watch
 from fairlead.sdk.client import Client
@@ -62,16 +62,16 @@ def test_a_number_has_three_digits(value: float | None, text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_parameter_is_the_value_it_looks_like(text: str, value: object) -> None:
-    found = plain_value(text)
+    found = parse_value(text)
     assert found == value
     assert type(found) is type(value)
 
 
 def test_a_promise_is_a_class_a_deadline_or_none() -> None:
-    assert sla("gold") == {"class": "gold"}
-    assert sla("30m") == {"deadline": "30m"}
-    assert sla("none") == {}
-    assert sla(None) is None
+    assert parse_sla("gold") == {"class": "gold"}
+    assert parse_sla("30m") == {"deadline": "30m"}
+    assert parse_sla("none") == {}
+    assert parse_sla(None) is None
 
 
 def test_json_is_one_line_that_every_reader_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,9 +176,9 @@ def test_why_says_a_failure_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_why_tells_a_forecast_only_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     waits = Why(job=view("queued"), reason=ReasonView(code="no-room", text="needs 2 devices, 0 free"))
     _explain(waits)
-    assert "done:" not in capsys.readouterr().out
+    assert "ends:" not in capsys.readouterr().out
     _explain(waits.model_copy(update={"expected_finish_s": 2e9}))
-    assert "done:" in capsys.readouterr().out
+    assert "ends:" in capsys.readouterr().out
     _explain(waits.model_copy(update={"unforeseen": "looking ahead took too long\x1b[2J"}))
     assert "no forecast: looking ahead took too long\n" in capsys.readouterr().out
 
@@ -259,7 +259,7 @@ def test_metrics_shows_as_many_as_there_is_room_for(
     metrics.metrics("x")
     titles, *_, note = capsys.readouterr().out.splitlines()
     assert titles.split()[:3] == ["step", "loss", "m0"] and len(titles) <= 80
-    assert note == "the first 13 of 302 metrics; --json has all"
+    assert note == "the first 13 of 302 metrics (--json shows all)"
 
 
 def test_a_cell_cannot_become_a_formula_in_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_plots_and_figures_are_written(trace: Path, tmp_path: Path, capsys: pyte
         (["--cluster", "8xt4", "--knowledge", "all"], "--knowledge: "),
         (["--cluster", "8xt4", "--round", "0"], "--round: 0 is not more than 0"),
         (["--cluster", "8xt4", "--what-if", "remove:1"], "--what-if: "),
-        (["--cluster", "8xt4", "--tenants", "none.csv"], "--tenants: there is no file"),
+        (["--cluster", "8xt4", "--tenants", "none.csv"], "--tenants: file none.csv does not exist"),
         (["--cluster", "8xt4", "--tenants", "nosuch"], "--tenants: there is no column nosuch"),
         (["--cluster", "8xt4", "--format", "gavel", "--policy", "fifo"], "jobs.csv"),
         (["--cluster", "2xt4", "--policy", "fifo"], "job a needs 4 devices"),
@@ -154,4 +154,4 @@ def test_what_had_no_part_in_it_is_noted(tmp_path: Path, capsys: pytest.CaptureF
     owners.write_text("name,weight\na,1\nb,1\n")
     assert simulate(jobs, "--policy", "fifo", "--tenants", owners) == 0
     said = capsys.readouterr().out
-    assert "1 row was left out" in said and "no job of this trace is of b" in said
+    assert "1 row was skipped" in said and "tenants without jobs in this trace: b" in said

@@ -21,10 +21,10 @@ def test_a_tree_of_tenants_is_made_shown_and_taken_apart(platform: Platform) -> 
     try:
         shown = admin("tenants").out.splitlines()
         at = next(place for place, text in enumerate(shown) if text.startswith("org "))
-        assert {"SURE", "MOST", "ENTITLED", "HOLDS", "LENT"} <= set(shown[0].split())
+        assert {"GUARANTEE", "MAX", "ENTITLED", "LENT"} <= set(shown[0].split())
         assert shown[at + 1].startswith("  org-team ") and "cpu=2" in shown[at + 1]
         told = admin("tenant", "show", "org-team").out
-        assert "below        org" in told and "guaranteed   cpu=1" in told and "at most      cpu=2" in told
+        assert "parent       org" in told and "guarantee    cpu=1" in told and "maximum      cpu=2" in told
         refused = admin("tenant", "update", "org", "--parent", "org-team", code=4).err
         assert "parent: org would stand below itself" in refused and "fix: " in refused
         assert "there is no tenant 'gone'" in admin("tenant", "update", "org", "--parent", "gone", code=3).err
@@ -32,7 +32,7 @@ def test_a_tree_of_tenants_is_made_shown_and_taken_apart(platform: Platform) -> 
     finally:
         admin("tenant", "update", "org-team", "--parent", "none", "--guarantee", "none", "--most", "none")
         admin("tenant", "update", "org", "--guarantee", "none")
-    assert "SURE" not in admin("tenants").out
+    assert "GUARANTEE" not in admin("tenants").out
 
 
 def test_tenants_follow_the_one_they_stand_below() -> None:
@@ -44,11 +44,11 @@ def test_tenants_follow_the_one_they_stand_below() -> None:
 def test_it_is_said_whose_devices_are_used(capsys: pytest.CaptureFixture[str]) -> None:
     rich = TenantView(name="rich", weight=1, borrowed=2.0, devices=3, devices_below=1, guarantee={"v100": 4})
     assert [lent(TenantView(name="a", weight=1, borrowed=by)) for by in (2.0, -0.6667, 0.0)] == [
-        "has 2 of others", "0.67 to others", "–",
+        "borrowed 2", "lent 0.67", "–",
     ]  # fmt: skip
     table([rich])
     assert capsys.readouterr().out.splitlines()[1].split() == (
-        ["rich", "1", "v100=4", "–", "0", "4", "has", "2", "of", "others"]
+        ["rich", "1", "v100=4", "–", "0", "4", "borrowed", "2"]
     )
 
 

@@ -72,7 +72,7 @@ def test_only_an_admin_may_ask(platform: Platform) -> None:
         (["--remove", "nope"], "--remove: there is no node 'nope'"),
         (["--add", "lots"], "--add: 'lots' is not a cluster"),
         (["--weights", "nobody=2"], "--weights: there is no tenant 'nobody'"),
-        (["--weights", "vision=much"], "--weights: much is not a weight"),
+        (["--weights", "vision=much"], "--weights: 'much' is not a weight"),
         (["--policy", "magic"], "--policy: there is no policy 'magic'"),
     ],
 )

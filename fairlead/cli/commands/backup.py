@@ -14,7 +14,7 @@ from fairlead.cli import output
 from fairlead.cli.options import HomeDir, Json
 from fairlead.home import Home, default_home
 
-BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file that ends in .tar.zst, .tar.gz or .tar.")]
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file name ending in .tar.zst, .tar.gz or .tar.")]
 
 
 def backup(
@@ -22,12 +22,12 @@ def backup(
     home: HomeDir = None,
     with_secrets_key: Annotated[
         bool,
-        typer.Option("--with-secrets-key", help="Also what opens doors: the key of the secrets, the admin's token."),
+        typer.Option("--with-secrets-key", help="Include the key of the secrets and the admin token."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the platform of this machine into one file, while it runs or not: store, code, results, logs, snapshots."""
+    """Write the platform of this machine into one file: store, code, results, logs, snapshots. It may run meanwhile."""
     from fairlead.control.backup.create import backup as take
 
     with progress_bar() as progress:
@@ -35,10 +35,8 @@ def backup(
     if as_json:
         output.print_json({name: getattr(taken, name) for name in taken.__slots__})
         return
-    what = f"{taken.rows} rows, {taken.files} files"
-    output.line(
-        f"{taken.path}: {output.size(taken.size_bytes)}, {what}; {taken.jobs_going_on} jobs would go on from it"
-    )
+    what = f"{taken.rows} rows, {taken.files} files, {taken.jobs_going_on} unfinished jobs"
+    output.line(f"{taken.path}: {output.size(taken.size_bytes)}; {what}")
     for note in taken.notes:
         output.line(f"  {note}", style="yellow")
 
@@ -53,7 +51,7 @@ def absolute(file: Path) -> Path:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on a terminal's stderr, nothing elsewhere."""
+    """A progress bar on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
         return
@@ -64,10 +62,10 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
 
-        def told(done: int, total: int, what: str) -> None:
+        def report(done: int, total: int, what: str) -> None:
             if total:
                 bar.update(task, completed=done, total=total, description=what)
             else:
                 bar.update(task, description=what)
 
-        yield told
+        yield report

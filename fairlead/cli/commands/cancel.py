@@ -8,42 +8,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli import output
-from fairlead.cli.options import Json, Tenant, client, pairs
+from fairlead.cli.options import Json, Tenant, client, parse_pairs
 from fairlead.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from fairlead.views.jobs import CancelledView
 
-FEW = 5  # ids that are named
+IDS_SHOWN = 5  # ids that are named
 
 
 def cancel(
     job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Id, the beginning of one, or name of a job.")
+        str | None, typer.Argument(metavar="JOB", help="Job id, its first characters, or a job's name.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All jobs: your tenant's, or as an admin all.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All jobs of your tenant; as an admin, all jobs.")] = False,
     label: Annotated[
-        list[str] | None, typer.Option("--label", "-l", help="All with this label: name=value; can be repeated.")
+        list[str] | None, typer.Option("--label", "-l", help="All jobs with this label: name=value. Repeatable.")
     ] = None,
-    state: Annotated[str | None, typer.Option("--state", help="All in this state: queued, or queued,running.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="All of this name; * stands for any letters.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="All jobs in this state: queued, or queued,running.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="All jobs of this name; * matches any characters.")] = None,
     tenant: Tenant = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many jobs that would be.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, in a terminal either.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the jobs that would be cancelled.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """End a job, or all jobs that fit every option given; what they have learnt so far is kept with their snapshots.
+    """Cancel one job, or all jobs that match every given option. Snapshots and results so far are kept.
 
-    Many are cancelled at once. Exit code 0 also when none fits.
+    Exit code 0 even if no job matches.
     """
-    wanted = {"labels": pairs("--label", label) or None, "state": state, "name": name, "tenant": tenant}
-    meant = {key: value for key, value in wanted.items() if value is not None}
-    if job is None and (everything or meant):
-        _cancel_many({**meant, "all": everything or meant.keys() == {"tenant"}}, dry_run, yes, as_json)
+    wanted = {"labels": parse_pairs("--label", label) or None, "state": state, "name": name, "tenant": tenant}
+    selection = {key: value for key, value in wanted.items() if value is not None}
+    if job is None and (everything or selection):
+        _cancel_many({**selection, "all": everything or selection.keys() == {"tenant"}}, dry_run, yes, as_json)
         return
-    if job is None or everything or meant or dry_run:
-        said = "neither a job nor which jobs" if job is None else f"{job!r} is one job, and the options mean many"
-        raise InvalidSpec(said, fix="name one job, or use --all, --label, --state, --name or --tenant")
+    if job is None or everything or selection or dry_run:
+        problem = "no job named" if job is None else f"name either job {job!r} or options that select many, not both"
+        raise InvalidSpec(problem, fix="name one job, or use --all, --label, --state, --name or --tenant")
     view = client().cancel(job).view
     if as_json:
         output.print_json(view)
@@ -51,25 +53,25 @@ def cancel(
         output.line(f"{view.name} ({view.id}) is {view.state}")
 
 
-def _cancel_many(meant: dict[str, Any], dry_run: bool, yes: bool, as_json: bool) -> None:
+def _cancel_many(selection: dict[str, Any], dry_run: bool, yes: bool, as_json: bool) -> None:
     platform = client()
     if not (dry_run or yes or as_json) and sys.stdin.isatty() and sys.stdout.isatty():
-        found = platform.cancel_jobs(**meant, dry_run=True)
+        found = platform.cancel_jobs(**selection, dry_run=True)
         if found.cancelled:
-            typer.confirm(f"cancel {'more than ' * found.more}{_jobs(found)}?", abort=True, err=True)
-    done = platform.cancel_jobs(**meant, dry_run=dry_run)
+            typer.confirm(f"cancel {'more than ' * found.more}{_count(found)}?", abort=True, err=True)
+    done = platform.cancel_jobs(**selection, dry_run=dry_run)
     if as_json:
         output.print_json(done)
     elif done.cancelled:
-        output.line(f"{_jobs(done)} would be cancelled" if dry_run else f"cancelled {_jobs(done)}")
-        first = ", ".join(done.jobs[:FEW])
-        rest = f" and {done.cancelled - FEW} more" if done.cancelled > FEW else ""
+        output.line(f"{_count(done)} would be cancelled" if dry_run else f"cancelled {_count(done)}")
+        first = ", ".join(done.jobs[:IDS_SHOWN])
+        rest = f" and {done.cancelled - IDS_SHOWN} more" if done.cancelled > IDS_SHOWN else ""
         output.line(f"  {first}{rest}", style="dim")
         if done.more:
-            output.line("there are more of them: say it again", style="yellow")
+            output.line("more jobs match: run the command again", style="yellow")
     else:
-        output.line("no job fits that has not ended")
+        output.line("no unfinished job matches")
 
 
-def _jobs(found: CancelledView) -> str:
+def _count(found: CancelledView) -> str:
     return f"{found.cancelled} job{'' if found.cancelled == 1 else 's'}"

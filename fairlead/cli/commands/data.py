@@ -1,4 +1,4 @@
-"""The verb data: loads, lists, shows and drops data sets; fetches and profiles files."""
+"""The verb data: loads, lists, shows and drops data sets; downloads and describes files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli import output
-from fairlead.cli.options import Json, Tenant, Watch, client, pairs, plain_value
+from fairlead.cli.options import Json, Tenant, Watch, client, parse_pairs, parse_value
 from fairlead.cli.text_tables import Column
 
 if TYPE_CHECKING:
@@ -23,40 +23,45 @@ from fairlead.terminal import plain
 if TYPE_CHECKING:
     from fairlead.data.profile import ColumnProfile, Profile
 
-app = typer.Typer(help="Load, list, show and drop data sets.", rich_markup_mode=None)
-Ref = Annotated[str, typer.Argument(metavar="NAME[@VERSION]", help="Its name, with a version (or its beginning).")]
+app = typer.Typer(help="Load, list, show and drop data sets; describe files.", rich_markup_mode=None)
+Ref = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME[@VERSION]", help="Name of a data set, optionally with a version or its first characters."
+    ),
+]
 SHORT = 12
 Name = Annotated[str, typer.Argument(metavar="NAME", help="cifar10, bank, imdb or kdd99.")]
-From = Annotated[Path | None, typer.Option("--from", help="A folder that holds it; default: FAIRLEAD_DATA, if set.")]
-To = Annotated[Path | None, typer.Option("--to", help="Where it shall lie; default: FAIRLEAD_DATA, or ./data.")]
-What = Annotated[str, typer.Argument(metavar="FILE", help="A file, pattern or folder, or the URL of a database.")]
+From = Annotated[Path | None, typer.Option("--from", help="Copy from this folder; default: FAIRLEAD_DATA, if set.")]
+To = Annotated[Path | None, typer.Option("--to", help="Target folder; default: FAIRLEAD_DATA, or ./data.")]
+What = Annotated[str, typer.Argument(metavar="FILE", help="A file, glob pattern, folder or database URL.")]
 Format = Annotated[str, typer.Option("--format", help="csv, json, parquet, text, images or arrays; default: auto.")]
-Query = Annotated[str | None, typer.Option("--query", help="With a database: the SQL query to describe.")]
-Table = Annotated[str | None, typer.Option("--table", help="With a database: the table to describe.")]
-Encoding = Annotated[str | None, typer.Option("--encoding", help="Of text that is not UTF-8, such as latin-1.")]
+Query = Annotated[str | None, typer.Option("--query", help="For a database: the SQL query to describe.")]
+Table = Annotated[str | None, typer.Option("--table", help="For a database: the table to describe.")]
+Encoding = Annotated[str | None, typer.Option("--encoding", help="Text encoding other than UTF-8, such as latin-1.")]
 _BAR, _EVERY_S = 30, 0.1
 
 
 @app.command("load")
 def load_dataset(
-    source: Annotated[str, typer.Argument(metavar="FILE|FOLDER|URL", help="A file, a folder, or a database's URL.")],
+    source: Annotated[str, typer.Argument(metavar="FILE|FOLDER|URL", help="A file, a folder, or a database URL.")],
     name: Annotated[str, typer.Option("--name", help="The data set's name.")],
-    recipe: Annotated[Path | None, typer.Option("--recipe", help="How it is prepared: a YAML file.")] = None,
-    target: Annotated[str | None, typer.Option("--target", help="The column that is to be predicted.")] = None,
-    test: Annotated[float, typer.Option("--test", min=0, max=0.9, help="Part of the rows for NAME-test.")] = 0.0,
-    like: Annotated[str | None, typer.Option("--like", help="Prepare it as this data set was.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Threads that prepare it; 0: all cores.")] = 0,
-    memory: Annotated[str | None, typer.Option("--memory", help="What the job may use, such as 1GB.")] = None,
-    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="name=value for the reader.")] = None,
+    recipe: Annotated[Path | None, typer.Option("--recipe", help="YAML file with the preparation steps.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="The column to predict.")] = None,
+    test: Annotated[float, typer.Option("--test", min=0, max=0.9, help="Fraction of rows for NAME-test.")] = 0.0,
+    like: Annotated[str | None, typer.Option("--like", help="Reuse the fitted recipe of this data set.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Threads for the preparation; 0: all cores.")] = 0,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory limit of the job, such as 1GB.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Reader option: name=value.")] = None,
     of: Tenant = None,
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Load a data set: a job reads, prepares and keeps it in memory, under a name that trainings use.
+    """Load a data set in a job and keep it in memory for training jobs.
 
-    Without a recipe gaps are filled, numbers normalised and words encoded, all side by side as one input.
+    Without a recipe, missing values are filled, numbers normalised and categories encoded into one input.
     """
-    how = {key: plain_value(text) for key, text in pairs("--option", option).items()}
+    how = {key: parse_value(text) for key, text in parse_pairs("--option", option).items()}
     job = client().load_data(
         source,
         name,
@@ -75,12 +80,14 @@ def load_dataset(
 @app.command("sync")
 def sync_dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The data set's name.")],
-    source: Annotated[str | None, typer.Option("--from", help="Where it is now; default: where it was.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", help="Its present location; default: where it was loaded from.")
+    ] = None,
     of: Tenant = None,
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
-    """Append what has come since to a data set: a new version, through the recipe that was fitted the first time."""
+    """Append new rows to a data set: makes a new version with the recipe fitted at the first load."""
     _follow(client().sync_data(name, source=source, tenant=of), name, watch, as_json)
 
 
@@ -93,18 +100,18 @@ def _follow(job: Job, name: str, watch: bool, as_json: bool) -> None:
         output.print_json(job.view)
         return
     output.line(f"submitted {job.name} ({job.id}) for {job.view.tenant}: {job.state}")
-    output.line(f"  follow it: fairlead logs {job.id} -f    when it has ended: fairlead data show {name}", style="dim")
+    output.line(f"  follow: fairlead logs {job.id} -f    when it has ended: fairlead data show {name}", style="dim")
 
 
 @app.command("list")
 def list_datasets(of: Tenant = None, as_json: Json = False) -> None:
-    """Data sets with their newest versions, and where they are in memory."""
+    """List data sets: newest version, size, and the nodes that hold it in memory."""
     found = client().datasets(tenant=of)
     if as_json:
         output.print_json({"datasets": found})
         return
     columns = [
-        Column("NAME", spare=True), Column("VERSION"), Column("NO", right=True), Column("ROWS", right=True),
+        Column("NAME", spare=True), Column("VERSION"), Column("NUMBER", right=True), Column("ROWS", right=True),
         Column("SIZE", right=True), Column("LOADED"), Column("TENANT", from_width=90), Column("IN MEMORY", grows=True),
     ]  # fmt: skip
     rows = (
@@ -117,8 +124,8 @@ def list_datasets(of: Tenant = None, as_json: Json = False) -> None:
     output.table(columns, rows, empty="no data sets; load one: fairlead data load FILE --name NAME")
 
 
-def _meant(ref: str) -> tuple[str, str | None]:
-    """Name and version; half a version is a mistake, and not all of them."""
+def _parse_ref(ref: str) -> tuple[str, str | None]:
+    """Name and version; an empty version after @ is refused, not read as all versions."""
     from fairlead.data.dataset_refs import dataset
 
     found = dataset(ref)
@@ -127,18 +134,18 @@ def _meant(ref: str) -> tuple[str, str | None]:
 
 @app.command("show")
 def show_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
-    """One version of a data set: schema, blocks, all versions, and the jobs that read them."""
-    name, version = _meant(ref)
+    """Show one version of a data set: schema, blocks, all versions and the jobs that read them."""
+    name, version = _parse_ref(ref)
     found = client().dataset(name, version, tenant=of)
     if as_json:
         output.print_json(found)
         return
-    output.line(f"{found.name}@{found.version} of {found.tenant}")
+    output.line(f"{found.name}@{found.version} of tenant {found.tenant}")
     output.line(f"  {found.rows} rows, {output.size(found.size_bytes)} in {found.blocks} blocks; loaded by {found.job}")
-    output.line(f"  in memory: {_where(found.resident) or 'nowhere'}")
+    output.line(f"  in memory: {_where(found.resident) or 'no node'}")
     output.line(f"  recipe: {found.recipe[:SHORT] or 'none'}")
     output.line(f"  columns: {output.clean(_columns(found.manifest))}")
-    columns = [Column("NO", right=True), Column("VERSION"), Column("FROM"), Column("ROWS", right=True),
+    columns = [Column("NUMBER", right=True), Column("VERSION"), Column("PARENT"), Column("ROWS", right=True),
                Column("LOADED"), Column("READ BY", grows=True)]  # fmt: skip
     rows = (
         [each.number, each.version[:SHORT], (each.parent or "–")[:SHORT], each.rows, output.when(each.created_s),
@@ -150,11 +157,11 @@ def show_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
 
 
 def _columns(manifest: dict[str, Any]) -> str:
-    told = []
+    columns = []
     for each in manifest.get("schema", []):
         shape = "×".join(map(str, each.get("shape", [])))
-        told.append(f"{each['name']} {each['dtype']}{f'[{shape}]' if shape else ''}")
-    return ", ".join(told)
+        columns.append(f"{each['name']} {each['dtype']}{f'[{shape}]' if shape else ''}")
+    return ", ".join(columns)
 
 
 def _where(resident: dict[str, int]) -> str:
@@ -163,11 +170,11 @@ def _where(resident: dict[str, int]) -> str:
 
 @app.command("drop")
 def drop_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
-    """Forget a data set, or one version of it. What was trained on it stays, and says what it was trained on.
+    """Remove a data set, or one version of it. Models trained on it stay, with their lineage.
 
-    Its blocks stay in memory until room is needed.
+    Its blocks stay in memory until the space is needed.
     """
-    name, version = _meant(ref)
+    name, version = _parse_ref(ref)
     gone = client().drop_dataset(name, version, tenant=of)
     if as_json:
         output.print_json({"dropped": gone})
@@ -178,27 +185,27 @@ def drop_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
 
 @app.command("get")
 def get(name: Name, source: From = None, to: To = None, as_json: Json = False) -> None:
-    """Get a data set of record, from a folder or from its public origin."""
+    """Download cifar10, bank, imdb or kdd99, or copy it from a folder."""
     quiet_imports()
     from fairlead.data.dataset_origins import find_origin
-    from fairlead.data.known_datasets import get_dataset as bring
+    from fairlead.data.known_datasets import get_dataset as fetch
 
     wanted = find_origin(name)
     bar = _Bar()
-    got = bring(wanted, source=source, to=to, report=bar if sys.stderr.isatty() and not as_json else None)
+    got = fetch(wanted, source=source, to=to, report=bar if sys.stderr.isatty() and not as_json else None)
     bar.close()
     if as_json:
         output.print_json({"name": got.name, "folder": str(got.folder), "files": [str(file) for file in got.files]})
         return
     output.line(wanted.title)
-    output.line(f"  from {got.source}; checksums agree")
+    output.line(f"  from {got.source}; checksums verified")
     for file in got.files:
         output.line(f"  {file}  {output.size(file.stat().st_size)}")
-    output.line(f"  terms: {wanted.licence}", style="dim")
+    output.line(f"  licence: {wanted.licence}", style="dim")
 
 
 class _Bar:
-    """How much of a file has come, on stderr, at most ten times a second."""
+    """A download's progress on stderr, redrawn at most ten times a second."""
 
     def __init__(self) -> None:
         self._next_s, self._drawn = 0.0, False
@@ -210,10 +217,10 @@ class _Bar:
         self._next_s, self._drawn = now_s + _EVERY_S, True
         if total:
             filled = _BAR * min(done, total) // total
-            told = f"[{'#' * filled}{'.' * (_BAR - filled)}] {output.size(done)} of {output.size(total)}"
+            progress = f"[{'#' * filled}{'.' * (_BAR - filled)}] {output.size(done)} of {output.size(total)}"
         else:
-            told = output.size(done)
-        sys.stderr.write(f"\r\x1b[K{plain(name)} {told}")
+            progress = output.size(done)
+        sys.stderr.write(f"\r\x1b[K{plain(name)} {progress}")
         sys.stderr.flush()
 
     def close(self) -> None:
@@ -227,7 +234,7 @@ def describe(
     what: What, format: Format = "auto", query: Query = None, table: Table = None, encoding: Encoding = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Rows, columns, types, missing and frequent values of a file, and what about it is peculiar."""
+    """Describe a file: rows, columns, types, missing and frequent values, and anomalies."""
     from fairlead.data.profile import describe as profile_of
 
     profile = profile_of(what, format=format, query=query, table=table, encoding=encoding)
@@ -246,7 +253,7 @@ def describe(
     output.table(columns, [_row(column, profile.rows) for column in profile.columns], empty="no columns")
     if profile.anomalies:
         output.line()
-        output.line("worth a look:")
+        output.line("anomalies:")
         for each in profile.anomalies:
             output.line(f"  {output.clean(each)}", style="yellow")
 

@@ -1,4 +1,4 @@
-"""The verb doctor: looks at the machine, the home and the running platform, and says what to do."""
+"""The verb doctor: checks the machine, the home and the running platform, and prints fixes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 def doctor(
     home: HomeDir = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out torch, which takes seconds to load.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip torch, which takes seconds to load.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check this machine, the home and the running platform. Exit code 0 when nothing fails."""
+    """Check this machine, the home and the running platform. Exit code 1 if a check fails."""
     folder = (home or default_home()).expanduser().absolute()
     findings = []
     for finding in _findings(folder, quick):
         findings.append(finding)
         if not as_json:
-            _say(finding)
+            _show(finding)
     failed = sum(finding.level == "fail" for finding in findings)
     warned = sum(finding.level == "warn" for finding in findings)
     if as_json:
@@ -42,14 +42,14 @@ def doctor(
 
 
 def _checks(quick: bool) -> list[Check]:
-    from fairlead.cli.doctor import home as house
+    from fairlead.cli.doctor import home as home_dir
     from fairlead.cli.doctor import isolation, machine, platform
 
     return [
         machine.python, *([] if quick else [machine.torch]), isolation.control_groups, isolation.namespaces,
         isolation.bubblewrap, isolation.seccomp, machine.shared_memory, machine.limits, machine.clock, machine.port,
-        house.owner_and_modes, house.room, house.file_system, house.secrets_key, house.certificate, platform.platform,
-        platform.store,
+        home_dir.owner_and_modes, home_dir.room, home_dir.file_system, home_dir.secrets_key, home_dir.certificate,
+        platform.platform, platform.store,
     ]  # fmt: skip
 
 
@@ -61,11 +61,11 @@ def _findings(home: Path, quick: bool) -> Iterator[Finding]:
         name = check.__name__.replace("_", " ")
         try:
             yield from check(home)
-        except (OSError, ValueError, FairleadError) as error:  # what cannot be looked at is a finding, too
-            yield fail(name, f"could not be checked: {error}", "look at it by hand; the rest was checked all the same")
+        except (OSError, ValueError, FairleadError) as error:  # a check that cannot run is a finding, too
+            yield fail(name, f"could not be checked: {error}", "check it by hand; all other checks ran")
 
 
-def _say(finding: Finding) -> None:
+def _show(finding: Finding) -> None:
     style = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.level]
     output.line(f"{finding.level:<4}", style, rest=f"  {finding.name:<14}  {output.clean(finding.text)}")
     if finding.fix is not None and finding.level != "ok":
@@ -74,7 +74,7 @@ def _say(finding: Finding) -> None:
 
 def _summary(checks: int, failed: int, warned: int) -> str:
     if not failed and not warned:
-        return f"all {checks} checks are well"
+        return f"all {checks} checks passed"
     counts = ((failed, "failure"), (warned, "warning"))
     parts = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count]
     return f"{' and '.join(parts)} in {checks} checks"

@@ -1,4 +1,4 @@
-"""The verb down: ends a platform and everything that it started."""
+"""The verb down: stops a platform and every process that it started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOWN_WITHIN_S = 60.0
 
 
 def down(home: HomeDir = None, as_json: Json = False) -> None:
-    """End the platform and everything that it started; jobs that have not ended go on with the next up."""
+    """Stop the platform and every process it started. Unfinished jobs resume at the next up."""
     from fairlead.sdk import profile
 
     folder = (home or default_home()).expanduser().absolute()
@@ -33,16 +33,16 @@ def down(home: HomeDir = None, as_json: Json = False) -> None:
         _show(as_json, os.environ["FAIRLEAD_URL"])
         return
     if local is None:
-        raise Unavailable(f"no platform was started under {folder}", fix="name its home with --home")
+        raise Unavailable(f"no platform was started under {folder}", fix="name its folder with --home")
     if profile.alive(local.pid):
-        _ask_to_end(folder, local)
+        _request_stop(folder, local)
     from fairlead.agent.embedded.leftovers import sweep
 
-    sweep(folder)  # a control plane that was killed leaves its nodes behind
+    sweep(folder)  # a killed control plane leaves its nodes running
     _show(as_json, str(folder))
 
 
-def _ask_to_end(folder: Path, local: Profile) -> None:
+def _request_stop(folder: Path, local: Profile) -> None:
     from fairlead.sdk.profile import alive
 
     within_s = DOWN_WITHIN_S
@@ -51,28 +51,28 @@ def _ask_to_end(folder: Path, local: Profile) -> None:
     except Unavailable:
         if is_answering(folder):
             raise
-        within_s = 3.0  # ending already, or another program that got the number: the sweep tells
+        within_s = 3.0  # it stops already, or another program has its process id; sweep checks that
     until = time.monotonic() + within_s
     while alive(local.pid):
         if time.monotonic() > until:
             if within_s < DOWN_WITHIN_S:
-                _end_unasked(folder, local.pid)
+                _kill(folder, local.pid)
                 return
-            raise Unavailable(f"process {local.pid} does not end", fix=f"see {Home(folder).logs}")
+            raise Unavailable(f"process {local.pid} does not stop", fix=f"see {Home(folder).logs}")
         time.sleep(0.05)
 
 
-def _end_unasked(folder: Path, pid: int | None) -> None:
-    """End a control plane that cannot be asked, since its store is away; or else it would start its nodes anew."""
+def _kill(folder: Path, pid: int | None) -> None:
+    """Kill a control plane that cannot answer because its store is away; otherwise it would restart its nodes."""
     try:
         handle = os.pidfd_open(pid or 0)
-    except ProcessLookupError:  # it has just ended
+    except ProcessLookupError:  # it has just exited
         return
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-        home = words[words.index("--home") + 1] if "--home" in words else str(folder)
-        if "up" in words and any("fairlead" in word for word in words) and home == str(folder):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)  # as a crash, which loses nothing
+        arguments = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+        home = arguments[arguments.index("--home") + 1] if "--home" in arguments else str(folder)
+        if "up" in arguments and any("fairlead" in word for word in arguments) and home == str(folder):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)  # like a crash, which loses no state
             select.select([handle], [], [], DOWN_WITHIN_S)
     finally:
         os.close(handle)

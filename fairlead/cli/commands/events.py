@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens from now on.")] = False,
-    job: Annotated[str | None, typer.Option("--job", help="Only of this job.")] = None,
-    after: Annotated[int | None, typer.Option("--after", min=0, help="Only after the event with this id.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events.")] = False,
+    job: Annotated[str | None, typer.Option("--job", help="Only events of this job.")] = None,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Only events after this id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Maximum number of events.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """What happened, with reasons. With --json -f one object per line."""
+    """List the newest events, with reasons. With --json -f one object per line."""
     platform = client()
     after = -limit if after is None else after  # the newest, with the oldest of them first
     if not follow:
@@ -29,7 +29,7 @@ def events(
         if as_json:
             output.print_json({"events": found})
             return
-        columns = [Column("ID", right=True), Column("WHEN"), Column("KIND"), Column("WHAT", grows=True)]
+        columns = [Column("ID", right=True), Column("TIME"), Column("KIND"), Column("EVENT", grows=True)]
         rows = ([event.id, output.when(event.time_s), event.kind, event.text] for event in found)
         output.table(columns, rows, empty="no events")
         return

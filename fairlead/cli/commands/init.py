@@ -1,4 +1,4 @@
-"""The verb init: a first job, commented, that runs as it is."""
+"""The verb init: writes a commented first job that runs without changes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ STARTER = {"job.yaml": "job.yaml", "train.py": "train.py", "fairleadignore": ".f
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made if need be; default: this one.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Created if missing; default: the current folder.")
+    ] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Write a commented job.yaml and train.py that run as they are; nothing is overwritten."""
+    """Write a commented job.yaml and train.py that run without changes. Never overwrites a file."""
     target = folder.expanduser()
     wanted = {target / name: source for source, name in STARTER.items()}
-    there = [path for path in wanted if path.exists() or path.is_symlink()]
-    if there:
-        raise Conflict(f"{there[0]} is there already", field="FOLDER", value=str(folder),
-                       fix="name another folder: fairlead init my-job; or move what is there away")  # fmt: skip
+    existing = [path for path in wanted if path.exists() or path.is_symlink()]
+    if existing:
+        raise Conflict(f"{existing[0]} already exists", field="FOLDER", value=str(folder),
+                       fix="name another folder (fairlead init my-job), or move the file away")  # fmt: skip
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path, source in wanted.items():
-            with path.open("x", encoding="utf-8") as file:  # x: not even what appeared this very moment
+            with path.open("x", encoding="utf-8") as file:  # x: fails if the file appeared meanwhile
                 file.write((files("fairlead.cli") / "starter" / source).read_text(encoding="utf-8"))
     except OSError as error:
-        raise Refused(f"{target} cannot be written: {error.strerror or error}", field="FOLDER", value=str(folder),
-                      fix="name a folder that can be written") from None  # fmt: skip
+        raise Refused(f"cannot write to {target}: {error.strerror or error}", field="FOLDER", value=str(folder),
+                      fix="name a writable folder") from None  # fmt: skip
     if as_json:
         output.print_json({"folder": str(target.absolute()), "files": sorted(STARTER.values())})
         return

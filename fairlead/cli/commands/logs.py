@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 def logs(
     job: JobRef,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    worker: Annotated[str | None, typer.Option("--worker", help="Only this worker's.")] = None,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Only the last so many lines.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job has ended.")] = False,
+    worker: Annotated[str | None, typer.Option("--worker", help="Only this worker, such as w0.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Only the last N lines.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What the workers of a job wrote. With --json one object per line."""
-    silent = True
+    """Print the output of a job's workers. With --json one object per line."""
+    empty = True
     try:
         for written in client().logs(job, follow=follow, worker=worker, tail=tail):
-            silent = False
+            empty = False
             if as_json:
                 output.print_json(written)
             else:
@@ -32,6 +32,6 @@ def logs(
                     output.clean(written.text) if worker else f"{written.worker} | {output.clean(written.text)}"
                 )
     except KeyboardInterrupt:
-        raise typer.Exit(0) from None  # who follows a log ends it that way
-    if silent:
-        output.note(f"{worker or job} has written nothing")
+        raise typer.Exit(0) from None  # Ctrl-C is the usual way to stop following a log
+    if empty:
+        output.note(f"no output from {worker or job} yet")

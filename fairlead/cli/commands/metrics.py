@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 def metrics(
     job: JobRef,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="How many of the last steps.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Only the last N steps.")] = None,
     as_json: Json = False,
 ) -> None:
-    """A job's history per step: the last 20, with --json all of it."""
+    """Show a job's metrics per step: the last 20 steps.
+
+    With --json all steps.
+    """
     steps = client().metrics(job)
     if as_json:
         output.print_json({"job": job, "steps": steps[-tail:] if tail else steps})
@@ -32,11 +35,11 @@ def metrics(
     if len(steps) > tail:
         output.line(f"the last {tail} of {len(steps)} steps")
     if len(names) > len(shown):
-        output.line(f"the first {len(shown)} of {len(names)} metrics; --json has all")
+        output.line(f"the first {len(shown)} of {len(names)} metrics (--json shows all)")
 
 
 def _figure(name: str, value: float | None) -> str:
-    """A step's moment is told in milliseconds of the day: ten digits of seconds since 1970 tell nobody anything."""
+    """A metric as text; ``time_s`` (seconds since 1970) becomes the time of day with milliseconds."""
     if name != "time_s" or value is None or not abs(value) < 1e11:
         return output.number(value, 5)
     return f"{output.when(value)}.{int(value % 1 * 1000):03d}"

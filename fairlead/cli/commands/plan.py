@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli import output
-from fairlead.cli.options import HomeDir, Json, pairs, plain_value
+from fairlead.cli.options import HomeDir, Json, parse_pairs, parse_value
 from fairlead.cli.plan_measurement import Trials, parse_link, run_trials
 from fairlead.cli.text_tables import Column
 from fairlead.errors import InvalidSpec, Refused
@@ -22,51 +22,60 @@ if TYPE_CHECKING:
 
 
 def plan(
-    run: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="What returns the fairlead.Training.")],
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="How many; default: all devices.")] = None,
+    run: Annotated[
+        str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that returns a fairlead.Training.")
+    ],
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Number of workers; default: all devices.")
+    ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="2x4xa100 (nodes x devices x type) or a YAML file; default: here.")
+        str | None,
+        typer.Option("--cluster", help="2x4xa100 (nodes x devices x type) or a YAML file; default: this machine."),
     ] = None,
-    link: Annotated[str | None, typer.Option("--link", help="Between workers or nodes: 200mbit or 1gbit,1ms.")] = None,
-    speeds: Annotated[str | None, typer.Option("--speeds", help="Of the workers, in proportion: 2,1.")] = None,
+    link: Annotated[str | None, typer.Option("--link", help="Network between workers: 200mbit or 1gbit,1ms.")] = None,
+    speeds: Annotated[str | None, typer.Option("--speeds", help="Relative speeds of the workers: 2,1.")] = None,
     measure: Annotated[
-        str | None, typer.Option("--measure", help="Also run the best so many candidates (or all), and compare.")
+        str | None, typer.Option("--measure", help="Also run the best N candidates (or all) and compare.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of each measured candidate.")] = 20,
-    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="name=value for the function.")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps per measured candidate.")] = 20,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", "-p", help="Argument of the function: name=value. Repeatable.")
+    ] = None,
     home: HomeDir = None,
     as_json: Json = False,
 ) -> None:
-    """Rank the ways in which a model could be run in parallel, with time, memory, bottleneck and reason of each."""
+    """Rank the ways to run a model in parallel, each with its step time, memory, bottleneck and reason."""
     from fairlead.planning.plan_reasons import explain_plans
     from fairlead.planning.search import candidates
     from fairlead.profiling.analysis_client import ask_for_profile
 
     place = Home(home or default_home())
-    ground = _hardware(place, workers, cluster, link, speeds)
-    _told_how_many(measure, cluster)
-    params = {key: plain_value(text) for key, text in pairs("--param", param).items()}
+    hardware = _hardware(place, workers, cluster, link, speeds)
+    _check_measure(measure, cluster)
+    params = {key: parse_value(text) for key, text in parse_pairs("--param", param).items()}
     model = ask_for_profile(run, params, device=None if cluster else "cpu")
     model = _corrected(place, model)
-    found = candidates(model, ground, on_paper=cluster is not None)
+    found = candidates(model, hardware, on_paper=cluster is not None)
     if not found[0].fits:
-        raise _too_large(found[0], ground)
+        raise _too_large(found[0], hardware)
     trials = Trials(run, params, steps, model, place, link, speeds)
-    measured = run_trials(trials, found, ground, measure, quiet=as_json) if measure else {}
+    measured = run_trials(trials, found, hardware, measure, quiet=as_json) if measure else {}
     rows = [_row(one, why, measured.get(one.plan.id)) for one, why in zip(found, explain_plans(found), strict=True)]
-    if all(row["id"] != "ddp" for row in rows):  # scripts rely on it
-        rows += [row | {"id": "ddp", "reason": "one worker: the same as one process"} for row in rows if _plain(row)]
+    if all(row["id"] != "ddp" for row in rows):  # scripts rely on a ddp row
+        rows += [
+            row | {"id": "ddp", "reason": "one worker: the same as one process"} for row in rows if _is_single(row)
+        ]
     if as_json:
         output.print_json({"chosen": found[0].plan.id, "candidates": rows})
     else:
-        _print(rows, model, len(ground.seats))
+        _print(rows, model, len(hardware.seats))
 
 
 def _hardware(place: Home, workers: int | None, cluster: str | None, link: str | None, speeds: str | None) -> Hardware:
     between = None if link is None else parse_link(link)
     paces = () if speeds is None else _speeds(speeds)
     if cluster is not None:
-        return _elsewhere(cluster, workers, between, paces)
+        return _cluster_hardware(cluster, workers, between, paces)
     from fairlead.profiling.profile_cache import local_hardware, node_profile
 
     if not (place.root / "profiles" / "node.json").is_file():
@@ -76,24 +85,24 @@ def _hardware(place: Home, workers: int | None, cluster: str | None, link: str |
     return local_hardware(known, count, link=between, speeds=_for_each(paces, count) if paces else ())
 
 
-def _elsewhere(cluster: str, workers: int | None, link: Link | None, speeds: tuple[float, ...]) -> Hardware:
+def _cluster_hardware(cluster: str, workers: int | None, link: Link | None, speeds: tuple[float, ...]) -> Hardware:
     import msgspec
 
     from fairlead.profiling.device_types import hardware_of
     from fairlead.simulation.clusters import cluster as parse
 
-    ground = hardware_of(parse(cluster), workers=workers, link=link)
-    if workers is not None and workers > len(ground.seats):
+    hardware = hardware_of(parse(cluster), workers=workers, link=link)
+    if workers is not None and workers > len(hardware.seats):
         raise InvalidSpec(
-            f"{workers} is more than the {len(ground.seats)} devices of {cluster}", field="--workers", fix="lower it"
+            f"{workers} is more than the {len(hardware.seats)} devices of {cluster}", field="--workers", fix="lower it"
         )
     if not speeds:
-        return ground
-    paces = _for_each(speeds, len(ground.seats))
+        return hardware
+    paces = _for_each(speeds, len(hardware.seats))
     seats = tuple(
-        msgspec.structs.replace(seat, speed=pace / max(paces)) for seat, pace in zip(ground.seats, paces, strict=True)
+        msgspec.structs.replace(seat, speed=pace / max(paces)) for seat, pace in zip(hardware.seats, paces, strict=True)
     )
-    return msgspec.structs.replace(ground, seats=seats)
+    return msgspec.structs.replace(hardware, seats=seats)
 
 
 def _speeds(text: str) -> tuple[float, ...]:
@@ -102,32 +111,34 @@ def _speeds(text: str) -> tuple[float, ...]:
     except ValueError:
         found = ()
     if not all(0 < pace < math.inf for pace in found) or not found:
-        raise InvalidSpec(f"{text!r} is not speeds of workers", field="--speeds", value=text, fix="write 2,1")
+        raise InvalidSpec(
+            f"{text!r} is not a list of speeds", field="--speeds", value=text, fix="write positive numbers: 2,1"
+        )
     return found
 
 
 def _for_each(speeds: tuple[float, ...], workers: int) -> tuple[float, ...]:
-    """One for each worker: the list again and again, if it comes out even."""
+    """One speed per worker: repeats the list, whose length must divide the number of workers."""
     if workers % len(speeds):
-        told = ",".join(f"{pace:g}" for pace in speeds)
+        given = ",".join(f"{pace:g}" for pace in speeds)
         raise InvalidSpec(
-            f"{told} are speeds of {len(speeds)} workers, but there are {workers}", field="--speeds", value=told,
-            fix="write one for each worker, or as many as divide their number",
+            f"{given} names {len(speeds)} speeds for {workers} workers", field="--speeds", value=given,
+            fix="write one per worker, or a number of speeds that divides the number of workers",
         )  # fmt: skip
     return speeds * (workers // len(speeds))
 
 
-def _told_how_many(measure: str | None, cluster: str | None) -> None:
+def _check_measure(measure: str | None, cluster: str | None) -> None:
     if measure is not None and cluster is not None:
         raise InvalidSpec(
-            "plans are measured on this machine, not on a cluster in words", field="--measure", fix="drop --cluster"
+            "plans are measured on this machine, not on a described cluster", field="--measure", fix="drop --cluster"
         )
     if measure is not None and measure != "all" and not (measure.isdecimal() and int(measure) > 0):
         raise InvalidSpec(f"{measure!r} is not a number of candidates", field="--measure", fix="write 3 or all")
 
 
 def _corrected(place: Home, model: ModelProfile) -> ModelProfile:
-    """With what was learned about this model when its plans were measured."""
+    """The model profile with corrections from earlier measurements of its plans."""
     import msgspec
 
     from fairlead.profiling.profile_cache import corrections
@@ -138,35 +149,35 @@ def _corrected(place: Home, model: ModelProfile) -> ModelProfile:
     return msgspec.structs.replace(model, calibration=known)
 
 
-def _too_large(one: Estimate, ground: Hardware) -> Refused:
-    most = max(device.memory_bytes for device in ground.devices.values())
+def _too_large(one: Estimate, hardware: Hardware) -> Refused:
+    most = max(device.memory_bytes for device in hardware.devices.values())
     return Refused(
-        f"the model fits in no way: DDP needs {shown_size(one.memory_bytes)} on each worker, of {shown_size(most)}",
-        field="--workers", fix="give it more workers or devices with more memory, or a smaller batch",
+        f"no plan fits in memory: DDP needs {shown_size(one.memory_bytes)} per worker, a device has {shown_size(most)}",
+        field="--workers", fix="use more workers, devices with more memory, or a smaller batch",
     )  # fmt: skip
 
 
 def _row(one: Estimate, why: str, trial: Trial | None) -> dict[str, Any]:
-    """What scripts rely on."""
+    """One candidate as printed by --json; scripts rely on its fields."""
     from fairlead.planning.plan_reasons import plan_row
 
     if trial is not None and trial.error:
-        why += f"; could not be run: {trial.error}"
+        why += f"; could not run: {trial.error}"
     return plan_row(one, why, trial.step_s if trial else None)
 
 
-def _plain(row: dict[str, Any]) -> bool:
+def _is_single(row: dict[str, Any]) -> bool:
     return bool(row["id"] == "single")
 
 
 def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> None:
     output.line(
-        f"{model.parameters:,} parameters, {model.flops / 1e6:,.1f} MFLOP per sample, batch {model.batch_size}, "
+        f"{model.parameters:,} parameters, {_flops(model.flops)} per sample, batch {model.batch_size}, "
         f"{workers} worker{'s' if workers > 1 else ''}"
     )
     right = {"right": True}
     columns = [
-        Column("PLAN"), Column("WORKERS", **right), Column("STEP", **right), Column("SAMPLES/S", **right),
+        Column("PLAN"), Column("WORKERS", **right), Column("STEP TIME", **right), Column("SAMPLES/S", **right),
         Column("MEMORY", **right), Column("BOTTLENECK"),
     ]  # fmt: skip
     if any(row["measured_step_s"] for row in rows):
@@ -187,6 +198,15 @@ def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> Non
         output.line(f"{row['id']}: {row['reason']}", style="dim")
     for reason in model.limits:
         output.line(f"note: {reason}", style="yellow")
+
+
+def _flops(count: float) -> str:
+    """Floating-point operations with a unit that leaves one to three digits before the point."""
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TFLOP"
 
 
 def _seconds(seconds: float) -> str:

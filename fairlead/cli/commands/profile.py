@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def profile(
-    again: Annotated[bool, typer.Option("--again", help="Measure anew, whatever was measured before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure again, even if a profile exists.")] = False,
     home: HomeDir = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what this node can do, once: FLOP/s, memory, disk and the link between workers; kept under the home."""
+    """Measure this node's FLOP/s, memory, disk and network between workers, and keep the result in the home."""
     from fairlead.profiling.profile_cache import node_profile
 
     found = node_profile(Home(home or default_home()), again=again)
@@ -32,7 +32,7 @@ def profile(
         ("device", f"{found['device_name']}{' (virtual)' if found['virtual'] else ''}, {found['cores']} cores"),
         ("memory", f"{shown_size(found['memory_bytes'])}, {shown_size(found['memory_bytes_per_s'])}/s"),
         *((f"{name} per core", f"{flops / 1e9:.1f} GFLOP/s") for name, flops in found["flops_per_s"].items()),
-        ("disk", f"{shown_size(found['disk_write_bytes_per_s'])}/s written"),
+        ("disk", f"{shown_size(found['disk_write_bytes_per_s'])}/s (writing)"),
         ("link (gloo)", f"{shown_size(link['bytes_per_s'])}/s, {link['latency_s'] * 1e6:.0f} µs"),
     ]
     for name, text in rows:

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def rerun(job: JobRef, watch: Watch = False, as_json: Json = False) -> None:
-    """Run a job once more: the same code, parameters, seed and data, under the same plan where it kept one.
+    """Run a job again with the same code, parameters, seed and data, and the same plan where it kept one.
 
-    It says what to expect: the same weights bit by bit, or the same but for rounding, and why.
+    Prints what to expect, and why: identical weights, or the same weights except for rounding.
     """
     platform = client()
     answer = platform.rerun(job)
     if watch:
         from fairlead.cli.watch import watch as follow
 
-        output.line(f"{answer.job.id} repeats {answer.rerun_of}: {EXPECTED[answer.repeats]} ({answer.why})")
+        output.line(f"{answer.job.id} is a rerun of {answer.rerun_of}: {EXPECTED[answer.repeats]} ({answer.why})")
         raise typer.Exit(follow(platform.job(answer.job.id), as_json=as_json))
     if as_json:
         output.print_json(answer)
         return
-    output.line(f"submitted {answer.job.name} ({answer.job.id}), which repeats {answer.rerun_of}")
-    output.line(f"  expect: {EXPECTED[answer.repeats]}: {output.clean(answer.why)}")
-    output.line(f"  see whether it is so: fairlead lineage {answer.job.id}", style="dim")
+    output.line(f"submitted {answer.job.name} ({answer.job.id}), a rerun of {answer.rerun_of}")
+    output.line(f"  expected: {EXPECTED[answer.repeats]}: {output.clean(answer.why)}")
+    output.line(f"  compare when it has ended: fairlead lineage {answer.job.id}", style="dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,16 +16,29 @@ if TYPE_CHECKING:
     from fairlead.views.jobs import ResultView
 
 
+FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "TT": ("training time", output.duration),
+    "RU": ("utilisation", output.percent),
+    "TP": ("throughput", lambda value: f"{output.number(value)} samples/s"),
+    "FI": ("fairness index", output.number),
+    "FRT": ("mean recovery time", output.duration),
+    "SSR": ("SLA met", output.percent),
+    "device_s": ("device time", output.duration),
+}
+
+
 def result(
     job: JobRef,
-    download: Annotated[Path | None, typer.Option("--download", "-d", help="Put its files into this folder.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    download: Annotated[
+        Path | None, typer.Option("--download", "-d", help="Download its files into this folder.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What an ended job left behind. Exit code 100 if it failed, 101 if it still runs, 103 if it was cancelled.
+    """Show an ended job's metrics and files. Exit code 100 if it failed, 101 if it still runs, 103 if cancelled.
 
-    With --download nothing that is there is replaced, unless --force says so. Files that the platform does not give
-    are left out and named, and the exit code is 1.
+    --download overwrites existing files only with --force. Files that cannot be downloaded are listed, and the exit
+    code is 1.
     """
     platform = client()
     answer = platform.result(job, download=download, force=force)
@@ -44,16 +58,22 @@ def _result(answer: ResultView, download: Path | None, left_out: dict[str, str])
         output.line(f"  {output.clean(answer.message)}")
     for name, value in answer.metrics.items():
         output.line(f"  {name:<20} {output.number(value, 4)}")
-    told = {name: value for name, value in answer.figures.items() if value is not None}
-    if told:
-        output.line("  " + "  ".join(f"{name} {output.number(value)}" for name, value in told.items()))
+    figures = [text for text in (_figure(*each) for each in answer.figures.items()) if text]
+    if figures:
+        output.line("  " + ", ".join(figures))
     if answer.plan is not None:
         output.line(f"  plan: {output.clean(plan_summary(answer.plan))}")
     if answer.artifacts:
         place = f"in {download}" if download else f"(fairlead result {answer.job} --download DIR)"
-        given = [name for name in answer.artifacts if name not in left_out]
-        output.line(f"  files: {', '.join(given) or 'none'} {place}")
+        downloaded = [name for name in answer.artifacts if name not in left_out]
+        output.line(f"  files: {', '.join(downloaded) or 'none'} {place}")
     for name, now in getattr(answer, "renamed", {}).items():
-        output.line(f"  {name!r} is called {now} here")
+        output.line(f"  {name!r} was saved as {now}")
     for name, why in left_out.items():
-        output.line(f"  left out: {name!r}: {output.clean(why)}", style="yellow")
+        output.line(f"  not downloaded: {name!r}: {output.clean(why)}", style="yellow")
+
+
+def _figure(name: str, value: float | None) -> str:
+    """A figure with its name and unit, such as ``utilisation 16 %``; empty when it is unknown."""
+    title, show = FIGURES.get(name, (name, output.number))
+    return "" if value is None else f"{title} {show(value)}"

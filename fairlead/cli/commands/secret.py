@@ -1,4 +1,4 @@
-"""The verb secret: values that a tenant's jobs get as variables and that nobody is shown again."""
+"""The verb secret: values that jobs get as environment variables and that are never shown again."""
 
 from __future__ import annotations
 
@@ -16,59 +16,63 @@ from fairlead.terminal import plain
 
 app = typer.Typer(help="Set, list and remove secrets.", rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, and that of the variable in jobs: API_KEY.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the secret and of the environment variable in jobs: API_KEY.")
+]
 
 
 @app.command("set")
 def set_secret(
     name: Name,
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="FILE", help="Take the value from this file.")
+        Path | None, typer.Option("--from-file", metavar="FILE", help="Read the value from this file.")
     ] = None,
     of: Tenant = None,
     as_json: Json = False,
 ) -> None:
-    """Keep a value for jobs that list its name in secrets. It is read from a file, from standard input, or asked for.
+    """Store a value for jobs that list its name in secrets. Reads a file, standard input, or a prompt.
 
-    At least 4 characters: what is shorter could not be kept out of the logs.
+    At least 4 characters: shorter values could not be masked in logs.
     """
-    kept = client().set_secret(name, _value(name, from_file), tenant=of)
+    stored = client().set_secret(name, _value(name, from_file), tenant=of)
     if as_json:
-        output.print_json(kept)
+        output.print_json(stored)
     else:
-        output.line(f"secret {kept.name} of {kept.tenant} is set; it is never shown, and *** in logs")
-        output.line(f"  a job asks for it with secrets: [{kept.name}]", style="dim")
+        output.line(f"secret {stored.name} of tenant {stored.tenant} is set; logs show it as ***")
+        output.line(f"  a job uses it with secrets: [{stored.name}]", style="dim")
 
 
 def _value(name: str, file: Path | None) -> str:
-    """Never from the command line, which everybody on the machine can read."""
+    """The value; never from the command line, which every user of the machine can read."""
     if file is None and sys.stdin.isatty():
         return str(typer.prompt(f"value of {plain(name)}", hide_input=True, err=True))
     try:
         data = sys.stdin.buffer.read() if file is None else file.expanduser().read_bytes()
         text = data.decode()
     except OSError as error:
-        raise InvalidSpec(f"{file} cannot be read: {error.strerror}", field="--from-file", fix="name a file") from None
+        raise InvalidSpec(
+            f"{file} cannot be read: {error.strerror}", field="--from-file", fix="name a readable file"
+        ) from None
     except UnicodeDecodeError:
-        raise InvalidSpec("is not text in UTF-8", field="value", fix="encode it, such as with base64") from None
-    return text[:-1] if text.count("\n") == 1 and text.endswith("\n") else text  # echo adds what nobody meant
+        raise InvalidSpec("is not text in UTF-8", field="value", fix="encode it, for example with base64") from None
+    return text[:-1] if text.count("\n") == 1 and text.endswith("\n") else text  # the newline that echo adds
 
 
 @app.command("list")
 def list_secrets(of: Tenant = None, as_json: Json = False) -> None:
-    """Names of the secrets, and who changed each when."""
+    """List secrets by name, with their last change."""
     found = client().secrets(tenant=of)
     if as_json:
         output.print_json({"secrets": found})
         return
-    columns = [Column("NAME"), Column("CHANGED"), Column("BY")]
+    columns = [Column("NAME"), Column("CHANGED"), Column("CHANGED BY")]
     rows = ([each.name, output.when(each.changed_s), each.changed_by] for each in found)
     output.table(columns, rows, empty="no secrets; set one: fairlead secret set NAME")
 
 
 @app.command("remove")
 def remove_secret(name: Name, of: Tenant = None, as_json: Json = False) -> None:
-    """Forget a secret. Jobs that run keep it until they end."""
+    """Remove a secret. Running jobs keep it until they end."""
     client().remove_secret(name, tenant=of)
     if as_json:
         output.print_json({"removed": name})

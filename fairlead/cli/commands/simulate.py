@@ -1,4 +1,4 @@
-"""``fairlead simulate``: policies side by side on a recorded workload, on a virtual clock."""
+"""The verb simulate: compares policies on a recorded workload, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -21,46 +21,48 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="The file with the jobs.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="File with the recorded jobs.")],
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", help="8xv100,16xp100 (pools), 16x4xt4 (nodes x devices x type), or a YAML file."),
     ] = None,
-    policy: Annotated[str, typer.Option("--policy", help="One or more, with commas between them.")] = "fairlead",
+    policy: Annotated[str, typer.Option("--policy", help="One or more policies, comma-separated.")] = "fairlead",
     form: Annotated[
         str,
         typer.Option(
             "--format", help="auto, gavel, shockwave, sia, pollux, elasticflow, tiresias, philly, sacct or csv."
         ),
     ] = "auto",
-    speeds: Annotated[Path | None, typer.Option("--speeds", help="Table of speeds, or a folder of tables.")] = None,
+    speeds: Annotated[
+        Path | None, typer.Option("--speeds", help="File with job speeds per device type, or a folder of such files.")
+    ] = None,
     round_s: Annotated[
-        float | None, typer.Option("--round", help="Seconds between decisions; default: as the format's simulator.")
+        float | None, typer.Option("--round", help="Seconds between decisions; default: depends on the format.")
     ] = None,
     restart_cost: Annotated[
-        float | None, typer.Option("--restart-cost", help="Seconds a gang loses when it starts or moves.")
+        float | None, typer.Option("--restart-cost", help="Seconds lost when a gang starts or moves.")
     ] = None,
     knowledge: Annotated[
-        str, typer.Option("--knowledge", help="declared (work left is known) or learned (it is not).")
+        str, typer.Option("--knowledge", help="declared (the scheduler knows the work left) or learned.")
     ] = "declared",
     tenants: Annotated[
-        str | None, typer.Option("--tenants", help="A CSV of name,weight,quota, or the trace's column to use.")
+        str | None, typer.Option("--tenants", help="CSV of name,weight,quota, or a column of the trace.")
     ] = None,
-    failures: Annotated[float | None, typer.Option("--failures", help="Mean hours between failures of a node.")] = None,
+    failures: Annotated[float | None, typer.Option("--failures", help="Mean hours between failures per node.")] = None,
     what_if: Annotated[str | None, typer.Option("--what-if", help="Change the cluster: add:8xa100.")] = None,
     sleep_after: Annotated[
-        float | None, typer.Option("--sleep-after", help="Let nodes sleep that were idle for so many seconds.")
+        float | None, typer.Option("--sleep-after", help="Put nodes to sleep after this many idle seconds.")
     ] = None,
-    wake_time: Annotated[float, typer.Option("--wake-time", help="Seconds until a sleeping node is awake.")] = 120.0,
+    wake_time: Annotated[float, typer.Option("--wake-time", help="Seconds that a node takes to wake.")] = 120.0,
     colocation: Annotated[
         Path | None,
-        typer.Option("--colocation", help="A CSV of class,beside,slowdown: what jobs on one node cost each other."),
+        typer.Option("--colocation", help="CSV of class,beside,slowdown: slowdown of jobs that share a node."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="Write plots and the figures into this folder.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write plots and figures.json into this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare policies on a recorded workload: completion times, fairness, use of the devices, deadlines."""
+    """Compare policies on a recorded workload: completion times, fairness, utilisation, deadlines."""
     from fairlead.simulation.clusters import cluster as parse
     from fairlead.simulation.runs import compare, spread_over_tenants
     from fairlead.simulation.tenants import check_owners
@@ -98,36 +100,38 @@ def simulate(
 
 
 def _notes(work: Trace, idle: list[str]) -> None:
-    """What of the input had no part in it."""
+    """Report rows and tenants of the input that were not used."""
     if work.left_out:
         rows = "1 row was" if work.left_out == 1 else f"{work.left_out} rows were"
-        output.line(f"{rows} left out, without devices or time", style="dim")
+        output.line(f"{rows} skipped: no devices or no duration", style="dim")
     if idle:
         some = ", ".join(idle[:5]) + (" ..." if len(idle) > 5 else "")
-        output.line(f"no job of this trace is of {some} (--tenants)", style="dim")
+        output.line(f"tenants without jobs in this trace: {some} (--tenants)", style="dim")
 
 
 def _make_folder(out: Path | None) -> None:
-    """Before anything is computed, so that nothing is computed for a folder that cannot be."""
+    """Create the folder before the simulation, so that a wrong path fails at once."""
     if out is None:
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        text = f"{out} cannot be a folder: {error.strerror or error}"
-        raise InvalidSpec(text, field="--out", fix="name a folder that can be made") from error
+        text = f"cannot create {out}: {error.strerror or error}"
+        raise InvalidSpec(text, field="--out", fix="name a writable folder") from error
 
 
 def _declared(knowledge: str) -> bool:
     if knowledge not in ("declared", "learned"):
-        raise InvalidSpec(f"{knowledge!r} is not known", field="--knowledge", fix="declared or learned")
+        raise InvalidSpec(
+            f"{knowledge!r} is not a kind of knowledge", field="--knowledge", fix="use declared or learned"
+        )
     return knowledge == "declared"
 
 
 def _positive(option: str, value: float | None, *, or_0: bool = False) -> None:
     if value is not None and not (0 < value < math.inf or (or_0 and value == 0)):
         least = "0 or more" if or_0 else "more than 0"
-        raise InvalidSpec(f"{value:g} is not {least}", field=option, fix=f"give a number of {least}")
+        raise InvalidSpec(f"{value:g} is not {least}", field=option, fix=f"write a number: {least}")
 
 
 def _energy(sleep_after: float | None, wake_time: float) -> Energy | None:
@@ -145,7 +149,7 @@ def _colocation(path: Path | None) -> dict[tuple[str, str], float] | None:
 
 
 def _tenants(text: str | None) -> tuple[list[Any], str | None]:
-    """A file of tenants, or the name of the column that says whose a job is."""
+    """Tenants from a CSV file, or the name of the trace's column that holds the tenant."""
     from fairlead.simulation.tenants import read_tenants
 
     if text is None:
@@ -154,7 +158,7 @@ def _tenants(text: str | None) -> tuple[list[Any], str | None]:
     if path.is_file():
         return read_tenants(path), None
     if path.suffix:
-        raise InvalidSpec(f"there is no file {text}", field="--tenants", fix="name a CSV of name,weight,quota")
+        raise InvalidSpec(f"file {text} does not exist", field="--tenants", fix="name a CSV of name,weight,quota")
     return [], text
 
 
@@ -165,7 +169,7 @@ def _added(text: str, taken: set[str]) -> tuple[Any, ...]:
 
     verb, _, what = text.partition(":")
     if verb != "add" or not what:
-        raise InvalidSpec(f"{text!r} is not understood", field="--what-if", fix="write add:8xa100")
+        raise InvalidSpec(f"{text!r} is not a change of the cluster", field="--what-if", fix="write add:8xa100")
     added = cluster(what, field="--what-if")
     return tuple(replace(node, name=f"added.{node.name}") if node.name in taken else node for node in added)
 
@@ -177,7 +181,7 @@ def _settings(**how: Any) -> Settings:
 
 
 def _with_failures(settings: Settings, mtbf_h: float | None, seed: int) -> Callable[[], Settings]:
-    """Settings for each policy: the same failures for all of them, from the same seed."""
+    """Settings with the same random failures for every policy."""
     from dataclasses import replace
 
     from fairlead.simulation.failures import NoFailures, RandomFailures

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="JOB.YAML", help="The job's spec.")],
+    file: Annotated[Path, typer.Argument(metavar="JOB.YAML", help="The job's YAML file.")],
     watch: Watch = False,
     dry_run: DryRun = False,
     folder: Folder = None,
-    name: Annotated[str | None, typer.Option("--name", help="Instead of the name in the file.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Replaces the name in the file.")] = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> None:
-    """Submit a job written in a file; its folder goes along as the job's code."""
+    """Submit a job written in a YAML file. Its folder is uploaded as the job's code."""
     if file.is_dir():
         raise InvalidSpec("is a folder", field=str(file), fix="name the YAML file of the job")
     if not file.exists():

@@ -1,4 +1,4 @@
-"""The verb tenant: who uses the platform, with which weight, within which limits."""
+"""The verbs tenant and tenants: create, change and list tenants with their weights and limits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def create(
     keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, keep_jobs: KeepJobs = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Create a tenant; its first token is printed this one time."""
+    """Create a tenant. Its first token is printed once and never again."""
     written = limit_options.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
         budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, grid=grid,
@@ -67,8 +67,8 @@ def create(
         output.print_json(made)
         return
     output.line(f"created tenant {made.tenant.name} with weight {made.tenant.weight:g}")
-    output.line(f"  its token, shown only now: {made.token.token}")
-    output.line("  its people set FAIRLEAD_TOKEN to it", style="dim")
+    output.line(f"  its first token, shown only once: {made.token.token}")
+    output.line("  its members use it: export FAIRLEAD_TOKEN=...", style="dim")
 
 
 @app.command("update")
@@ -82,10 +82,10 @@ def update(
     keep_jobs: KeepJobs = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Change a tenant; what is not named stays as it is."""
+    """Change a tenant. Settings that are not named stay as they are."""
     platform = client()
-    asks = grant or revoke or (warn_at is not None and budget is None)
-    present = platform.tenant(name) if asks else None  # these change a part of what there is
+    partial = grant or revoke or (warn_at is not None and budget is None)
+    present = platform.tenant(name) if partial else None  # these options change a part of the present setting
     changed = limit_options.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
         budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, grid=grid,
@@ -96,7 +96,7 @@ def update(
         folders=limit_options.folders(present.policy.get("folders", []) if present else [], grant, revoke),
     )  # fmt: skip
     if not changed:
-        raise InvalidSpec("nothing to change", fix="name what to change, such as --weight, --quota or --budget")
+        raise InvalidSpec("nothing to change", fix="give an option such as --weight, --quota or --budget")
     answer = platform.update_tenant(name, **changed)
     if as_json:
         output.print_json(answer)
@@ -106,7 +106,7 @@ def update(
 
 @app.command("show")
 def describe(name: TenantRef, as_json: Json = False) -> None:
-    """Everything about one tenant."""
+    """Show one tenant: shares, limits, budget, policy and present use."""
     answer = client().tenant(name)
     if as_json:
         output.print_json(answer)
@@ -115,56 +115,58 @@ def describe(name: TenantRef, as_json: Json = False) -> None:
 
 
 def _describe(tenant: TenantView) -> None:
-    policy, keeps = tenant.policy, tenant.policy.get("retention", {})
+    policy, retention = tenant.policy, tenant.policy.get("retention", {})
     promise = " ".join(f"{name} {value}" for name, value in tenant.sla.items() if value)
     facts = {
         "weight": output.number(tenant.weight),
-        "quota": "none" if tenant.quota is None else f"{tenant.quota} devices at once",
-        "below": tenant.parent or "nobody: it has a part of the whole",
-        "guaranteed": shown_counts(tenant.guarantee) or "nothing",
-        "at most": shown_counts(tenant.most) or "no limit by type",
+        "quota": "none"
+        if tenant.quota is None
+        else f"{tenant.quota} device{'' if tenant.quota == 1 else 's'} at a time",
+        "parent": tenant.parent or "none (top level)",
+        "guarantee": shown_counts(tenant.guarantee) or "none",
+        "maximum": shown_counts(tenant.most) or "no limit per device type",
         "default SLA": promise or "none",
         "budget": _budget(tenant),
         "entitled to": f"{output.number(tenant.entitlement)} devices now, "
-        f"{output.number(tenant.share)} if all wanted all",
-        "holds": _holds(tenant),
+        f"{output.number(tenant.share)} when every tenant is busy",
+        "in use": _in_use(tenant),
         "used": f"{output.number(tenant.device_s / 3600)} device hours since {output.when(tenant.created_s)}",
         "network": f"{policy.get('network')} ({_REACH.get(str(policy.get('network')), '')})",
-        "folders": ", ".join(policy.get("folders", [])) or "none granted",
-        "disk": f"{output.size(policy.get('disk'))} of one job, {output.size(policy.get('kept'))} of all that ended",
-        "log": f"{output.size(policy.get('log'))} of one worker",
+        "folders": ", ".join(policy.get("folders", [])) or "none",
+        "disk": f"{output.size(policy.get('disk'))} per job, {output.size(policy.get('kept'))} for all ended jobs",
+        "log": f"{output.size(policy.get('log'))} per worker",
         "grid": _grid(policy),
-        "open files": f"{policy.get('files')} in one process",
-        "processes": f"{policy.get('processes')} of one worker",
-        "jobs": f"{policy.get('jobs')} at once, running and waiting",
-        "keeps": ", ".join(f"{kind} {_kept(keeps.get(kind))}" for kind in ("logs", "metrics", "results"))
-        + (f", and all of a job {_kept(keeps['jobs'])}" if keeps.get("jobs") is not None else ""),
+        "open files": f"{policy.get('files')} per process",
+        "processes": f"{policy.get('processes')} per worker",
+        "jobs": f"at most {policy.get('jobs')}, running and waiting",
+        "retention": ", ".join(f"{kind} {_retention(retention.get(kind))}" for kind in ("logs", "metrics", "results"))
+        + (f", whole jobs {_retention(retention['jobs'])}" if retention.get("jobs") is not None else ""),
     }
     output.line(f"tenant {tenant.name}")
     for name, fact in facts.items():
         output.line(f"  {name:<12} {fact}")
     for place, person in enumerate(tenant.people):
         who = person.user if person.user_label is None else f"{person.user} ({person.user_label})"
-        has = f"{person.devices} devices; {person.running} jobs run, {person.queued} wait"
-        output.line(f"  {'' if place else 'people':<12} {output.clean(who)}: {has}")
+        use = f"{person.devices} devices in use, {person.running} jobs running, {person.queued} queued"
+        output.line(f"  {'' if place else 'people':<12} {output.clean(who)}: {use}")
 
 
-def _holds(tenant: TenantView) -> str:
-    below = f", and {tenant.devices_below} by those below it" if tenant.devices_below else ""
+def _in_use(tenant: TenantView) -> str:
+    below = f" and {tenant.devices_below} by its child tenants" if tenant.devices_below else ""
     lent = "" if tenant_table.lent(tenant) == "–" else f" ({tenant_table.lent(tenant)})"
-    return f"{tenant.devices} devices{below}{lent}; {tenant.running} jobs run, {tenant.queued} wait"
+    return f"{tenant.devices} devices{below}{lent}; {tenant.running} jobs running, {tenant.queued} queued"
 
 
-_REACH = {"closed": "a gang reaches itself only", "open": "jobs reach what the machine reaches"}
+_REACH = {"closed": "workers reach only their own gang", "open": "workers reach every address the machine reaches"}
 
 
 def _grid(policy: dict[str, Any]) -> str:
-    sealed = ", encrypted in memory too" if policy.get("grid_encrypted") else ""
-    return f"{output.size(policy.get('grid'))} in the memory of each node{sealed}"
+    sealed = ", encrypted in memory" if policy.get("grid_encrypted") else ""
+    return f"{output.size(policy.get('grid'))} of memory on each node{sealed}"
 
 
-def _kept(seconds: float | None) -> str:
-    return "for ever" if seconds is None else f"for {output.duration(seconds)}"
+def _retention(seconds: float | None) -> str:
+    return "forever" if seconds is None else f"for {output.duration(seconds)}"
 
 
 def _budget(tenant: TenantView) -> str:
@@ -173,13 +175,13 @@ def _budget(tenant: TenantView) -> str:
         return "none"
     used = f"{output.number(spending.used_hours)} of {output.number(spending.device_hours)} device hours"
     ends = output.moment_utc(spending.until_s)
-    state = f"used up until {ends}" if spending.used_up else f"the next begins {ends}"
-    return f"{used} this {spending.per} used, {state}; warns at {output.percent(tenant.budget.get('warn_at'))}"
+    state = f"used up; resets {ends}" if spending.used_up else f"resets {ends}"
+    return f"{used} used this {spending.per}, {state}; warning at {output.percent(tenant.budget.get('warn_at'))}"
 
 
 @app.command("list")
 def list_tenants(as_json: Json = False) -> None:
-    """Tenants with their weight, what they may claim and what they hold."""
+    """List tenants with weight, entitlement and devices in use."""
     found = client().tenants()
     if as_json:
         output.print_json({"tenants": found})

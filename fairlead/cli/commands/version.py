@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def version(as_json: Json = False) -> None:
-    """The version of this command."""
+    """Print the version of this command."""
     import fairlead
 
     if as_json:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def whoami(as_json: Json = False) -> None:
-    """Which platform answers, and who you are to it."""
+    """Show the platform's address and your token's role."""
     platform = client()
     me = platform.whoami()
     if as_json:

@@ -1,4 +1,4 @@
-"""One finding of the doctor: what was looked at, how it is, and what to do about it."""
+"""A finding of ``fairlead doctor``: the check, its result and the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``warn``: it works, but not as well as it could; ``fail``: something will not work."""
+    """``warn``: works with limitations; ``fail``: something will not work."""
 
     name: str
     level: Level
@@ -33,12 +33,12 @@ def fail(name: str, text: str, fix: str) -> Finding:
 
 
 def graded(name: str, text: str, fix: str, *, fails: bool, warns: bool) -> Finding:
-    """A failure, else a warning, else all is well."""
+    """A failure, a warning, or ok."""
     return fail(name, text, fix) if fails else warn(name, text, fix) if warns else ok(name, text)
 
 
 def in_child(work: Callable[[], object]) -> str | None:
-    """Why this does not work, tried in a forked process that ends with it; None when it does."""
+    """Run ``work`` in a forked process and return its error, or None if it succeeds."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -46,12 +46,12 @@ def in_child(work: Callable[[], object]) -> str | None:
             work()
         except OSError as error:
             os.write(writing, (error.strerror or str(error)).encode()[:300])
-        except BaseException as error:  # noqa: BLE001 (the edge of a process: what we did not think of is no success)
+        except BaseException as error:  # noqa: BLE001 (the edge of a process: every error is a failed check)
             os.write(writing, f"{type(error).__name__}: {error}".encode()[:300])
         finally:
-            os._exit(0)  # whatever else happened: nothing of the parent's runs on in here
+            os._exit(0)  # never return into the parent's code
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode(errors="replace")
+        error_text = pipe.read().decode(errors="replace")
     _, status = os.waitpid(child, 0)
-    return said or (None if status == 0 else "the attempt was killed")
+    return error_text or (None if status == 0 else "the attempt was killed")

@@ -1,4 +1,4 @@
-"""How tenants can be kept apart and within limits here: found out by trying, each time in a process of its own."""
+"""Checks the isolation of tenants by trying each mechanism in a child process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from fairlead.agent.sandbox.sandbox import TOOLS
 from fairlead.cli.doctor.finding import Finding, fail, graded, in_child, ok, warn
 
 NAMESPACES = {
-    "user": (linux.CLONE_NEWUSER, "files and processes belong to nobody else"),
-    "pid": (linux.CLONE_NEWPID, "jobs do not see each other's processes"),
-    "net": (linux.CLONE_NEWNET, "a gang reaches itself only"),
-    "mount": (linux.CLONE_NEWNS, "jobs see no other files"),
+    "user": (linux.CLONE_NEWUSER, "separate owners of files and processes"),
+    "pid": (linux.CLONE_NEWPID, "jobs cannot see each other's processes"),
+    "net": (linux.CLONE_NEWNET, "workers reach only their own gang"),
+    "mount": (linux.CLONE_NEWNS, "jobs see only their own files"),
 }
 _ALLOW = (
     "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=15000, "
-    "kernel.apparmor_restrict_unprivileged_userns=0), or in a container run it with the rights for it"
+    "kernel.apparmor_restrict_unprivileged_userns=0), or give the container these privileges"
 )
 
 
 def control_groups(home: Path) -> Iterator[Finding]:
-    """By making one with limits and removing it."""
+    """Create a control group with limits and remove it."""
     fix = "run as root, or delegate a control group to this user (systemd: Delegate=yes)"
     group = cgroups.create_node_group(f"doctor-{os.getpid()}", "try", {"cpu": 1.0, "memory": 64e6})
     try:
@@ -37,12 +37,12 @@ def control_groups(home: Path) -> Iterator[Finding]:
     finally:
         cgroups.discard(group)
     if not version:
-        yield warn("control groups", "none can be made: only single processes are limited in cpu and memory", fix)
+        yield warn("control groups", "cannot be created: CPU and memory limits apply only per process", fix)
         return
-    kept = [name for name in ("cpu", "memory", "pids") if _controller(version, name)]
-    text = f"version {version}, usable for {', '.join(kept)}"
-    fix = "enable the controllers that are missing at the kernel's command line or in the parent group"
-    yield graded("control groups", text, fix, fails=False, warns=len(kept) < 3)
+    usable = [name for name in ("cpu", "memory", "pids") if _controller(version, name)]
+    text = f"version {version}, usable for {', '.join(usable)}"
+    fix = "enable the missing controllers on the kernel command line or in the parent group"
+    yield graded("control groups", text, fix, fails=False, warns=len(usable) < 3)
 
 
 def _controller(version: int, name: str) -> bool:
@@ -55,29 +55,29 @@ def _controller(version: int, name: str) -> bool:
 
 
 def namespaces(home: Path) -> Iterator[Finding]:
-    first = linux.CLONE_NEWUSER if os.geteuid() else 0  # without root a user namespace comes first
+    first = linux.CLONE_NEWUSER if os.geteuid() else 0  # without root, the others need a user namespace
     wrong = {name: in_child(partial(linux.unshare, first | kind)) for name, (kind, _) in NAMESPACES.items()}
     if not any(wrong.values()):
-        yield ok("namespaces", f"{', '.join(NAMESPACES)} can be made")
+        yield ok("namespaces", f"{', '.join(NAMESPACES)} can be created")
     for name, why in wrong.items():
         if why is not None:
             yield fail("namespaces", f"no {name} namespace ({NAMESPACES[name][1]}): {why}", _ALLOW)
 
 
 def bubblewrap(home: Path) -> Iterator[Finding]:
-    """By building the very sandbox that workers get, as a tenant's user would, and looking around inside.
+    """Build the sandbox of a worker as a tenant's user and test it from inside.
 
-    With the home's own file system, where that can be written: not every one can be shown inside.
+    Uses the home's file system if it is writable, because some file systems cannot be mounted in a sandbox.
     """
-    install = "install it: apt install bubblewrap, or dnf install bubblewrap"
+    install = "apt install bubblewrap, or dnf install bubblewrap"
     if shutil.which("bwrap", path=TOOLS) is None:
-        yield fail("bubblewrap", "is not installed: tenants cannot be kept apart by a sandbox", install)
+        yield fail("bubblewrap", "is not installed: tenants cannot be isolated in a sandbox", install)
         return
     with contextlib.ExitStack() as trial:
-        there = home.is_dir() and os.access(home, os.W_OK)
-        place = home if there else Path(trial.enter_context(tempfile.TemporaryDirectory(prefix="doctor-")))
-        if not there:
-            place.chmod(0o711)  # as a home is: tenants' users pass through it
+        writable = home.is_dir() and os.access(home, os.W_OK)
+        place = home if writable else Path(trial.enter_context(tempfile.TemporaryDirectory(prefix="doctor-")))
+        if not writable:
+            place.chmod(0o711)  # like a home: tenants' users pass through it
         wrong = isolation_probe.sandbox_problem(place)
     if wrong is None:
         yield ok("bubblewrap", "builds a sandbox with its own processes, network and files")
@@ -89,14 +89,14 @@ def bubblewrap(home: Path) -> Iterator[Finding]:
 
 def seccomp(home: Path) -> Iterator[Finding]:
     if not filters.supported():
-        yield fail("seccomp", f"the calls of {os.uname().machine} are not known", "use x86_64 or aarch64")
+        yield fail("seccomp", f"system calls of {os.uname().machine} are unsupported", "use x86_64 or aarch64")
         return
     wrong = in_child(_filter)
     if wrong is not None:
-        text = f"a filter of calls cannot be set: {wrong}"
+        text = f"system call filters do not work: {wrong}"
         yield fail("seccomp", text, "use a kernel with CONFIG_SECCOMP_FILTER")
     else:
-        yield ok("seccomp", "a filter of calls can be set")
+        yield ok("seccomp", "system call filters work")
 
 
 def _filter() -> None:

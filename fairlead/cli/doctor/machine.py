@@ -1,4 +1,4 @@
-"""The machine: Python, torch, shared memory, limits, the clock and the port."""
+"""Checks the machine: Python, torch, shared memory, limits, clock and port."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fairlead.cli.doctor.finding import Finding, fail, graded, ok, warn
 from fairlead.cli.output import duration, size
 
 TORCH_S = 180.0
-WATCH_S = 0.2  # how long the two clocks are compared
-ODD_S = 0.05
+COMPARE_S = 0.2  # how long wall time is compared with monotonic time
+MAX_DRIFT_S = 0.05
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 
 
@@ -27,26 +27,26 @@ def python(home: Path) -> Iterator[Finding]:
     fix = "use Python 3.11 or newer"
     yield graded("python", found, fix, fails=sys.version_info < (3, 11), warns=False)
     if sys.platform != "linux":
-        yield fail("system", f"{platform.system()} has no namespaces and no control groups", "run it on Linux")
+        yield fail("system", f"{platform.system()} has no namespaces and control groups", "run Fairlead on Linux")
     else:
         yield ok("system", f"Linux {platform.release()} on {platform.machine()}, {os.cpu_count()} cores")
 
 
 def torch(home: Path) -> Iterator[Finding]:
-    """In a child: it takes seconds, and the command line never loads it."""
+    """Import torch in a child process: it takes seconds, and the command line never loads it."""
     script = "import torch; from torch import distributed as d; print(torch.__version__, d.is_gloo_available())"
     fix = "install it into this environment: pip install torch"
     try:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=TORCH_S)
     except subprocess.TimeoutExpired:
-        yield fail("torch", f"was not imported within {TORCH_S:.0f} s", "look for a slow disk or too little memory")
+        yield fail("torch", f"was not imported within {TORCH_S:.0f} s", "check for a slow disk or too little memory")
         return
     if done.returncode:
         yield fail("torch", (done.stderr.strip().splitlines() or ["cannot be imported"])[-1][:300], fix)
         return
     version, gloo = done.stdout.split()
     if gloo != "True":
-        yield fail("torch", f"{version} comes without gloo, by which gangs talk", fix)
+        yield fail("torch", f"{version} has no gloo backend, which gangs need to communicate", fix)
     else:
         yield ok("torch", f"{version}, with gloo")
 
@@ -54,12 +54,12 @@ def torch(home: Path) -> Iterator[Finding]:
 def shared_memory(home: Path) -> Iterator[Finding]:
     place = Path("/dev/shm")
     if not place.is_dir():
-        yield warn("shared memory", "there is no /dev/shm; snapshots are kept on disk", "mount a tmpfs on /dev/shm")
+        yield warn("shared memory", "/dev/shm is missing; snapshots are kept on disk", "mount a tmpfs on /dev/shm")
         return
     room = os.statvfs(place)
     whole, free = room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail
     text = f"/dev/shm has {size(free)} free of {size(whole)}"
-    fix = "make it larger: mount -o remount,size=50% /dev/shm; in a container: --shm-size 8g"
+    fix = "enlarge it: mount -o remount,size=50% /dev/shm; in a container: --shm-size 8g"
     yield graded("shared memory", text, fix, fails=free < 128e6, warns=whole < 1e9 or free < 0.1 * whole)
 
 
@@ -68,8 +68,8 @@ def limits(home: Path) -> Iterator[Finding]:
     most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
     fix = "raise nofile in /etc/security/limits.conf, or LimitNOFILE= of the service"
     low = hard != resource.RLIM_INFINITY and hard < 65_536
-    short = "; tenants cannot be given the usual 65536" if low else ""
-    yield graded("open files", f"{soft}, at most {most}{short}", fix, fails=soft < 512, warns=soft < 1024 or low)
+    short = "; the default of 65536 per tenant process is out of reach" if low else ""
+    yield graded("open files", f"{soft}, hard limit {most}{short}", fix, fails=soft < 512, warns=soft < 1024 or low)
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     text = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
     few = soft != resource.RLIM_INFINITY and os.geteuid() != 0
@@ -78,25 +78,25 @@ def limits(home: Path) -> Iterator[Finding]:
 
 
 def clock(home: Path) -> Iterator[Finding]:
-    """Whether wall time goes evenly, whether it is kept right, and whether it was set back since the platform wrote."""
+    """Check that wall time is steady, synchronised and not behind the newest file of the home."""
     wall_s, steady_s = time.time(), time.monotonic()
-    time.sleep(WATCH_S)
-    odd_s = (time.time() - wall_s) - (time.monotonic() - steady_s)
+    time.sleep(COMPARE_S)
+    drift_s = (time.time() - wall_s) - (time.monotonic() - steady_s)
     newest_s = _newest(home)
-    fix = "let a time service keep it: timedatectl set-ntp true, or chronyd"
-    if abs(odd_s) > ODD_S:
-        yield fail("clock", f"jumped by {odd_s:+.2f} s while it was looked at", fix)
+    fix = "use a time service: timedatectl set-ntp true, or chronyd"
+    if abs(drift_s) > MAX_DRIFT_S:
+        yield fail("clock", f"jumped by {drift_s:+.2f} s within the check", fix)
     elif newest_s is not None and newest_s - time.time() > 60:
         behind = duration(newest_s - time.time())
-        yield fail("clock", f"is {behind} behind what was written in the home: it was set back", fix)
+        yield fail("clock", f"is {behind} behind the newest file in the home: it was set back", fix)
     else:
         synchronised = _synchronised()
         if synchronised is None:
-            yield ok("clock", "goes evenly; whether it is synchronised cannot be known here")
+            yield ok("clock", "steady; synchronisation unknown")
         elif synchronised:
-            yield ok("clock", "goes evenly and is synchronised")
+            yield ok("clock", "steady and synchronised")
         else:
-            yield warn("clock", "goes evenly, but nothing keeps it synchronised; leases and budgets go by it", fix)
+            yield warn("clock", "steady but not synchronised; leases and budgets depend on it", fix)
 
 
 def _newest(home: Path) -> float | None:
@@ -107,7 +107,7 @@ def _newest(home: Path) -> float | None:
 
 
 def _synchronised() -> bool | None:
-    """What the kernel says of its clock (adjtimex); None where it says nothing."""
+    """Whether the kernel reports a synchronised clock (adjtimex); None if unknown."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "adjtimex"):
         return None
@@ -128,9 +128,11 @@ def port(home: Path) -> Iterator[Finding]:
             probe.bind(("127.0.0.1", PORT))
         except OSError as error:
             if own:
-                yield ok("port", f"{PORT} is this platform's")
+                yield ok("port", f"{PORT} is used by this platform")
             else:
-                fix = "none, if any port will do: fairlead up takes a free one; else --port, or end what listens there"
-                yield warn("port", f"{PORT}, the usual one, is not free ({error.strerror})", fix)
+                fix = "nothing to do if any port will do; else use --port, or stop the program on that port"
+                yield warn(
+                    "port", f"the default port {PORT} is in use ({error.strerror}); fairlead up takes a free one", fix
+                )
         else:
             yield ok("port", f"{PORT} is free")

@@ -1,4 +1,4 @@
-"""The running platform: whether it answers and leads, its nodes, its store and the schema in there."""
+"""Checks the running platform: health, leadership, nodes, store and database schema."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ ANSWER_S = 5.0
 
 
 def platform(home: Path) -> Iterator[Finding]:
-    """Health, version and nodes, as a client sees them."""
+    """Check health, version and nodes through the API."""
     from fairlead.sdk.client import Client
 
     profile = read(home)
     if profile is None:
-        yield ok("platform", f"none was started under {home}")
+        yield ok("platform", f"none started in {home}")
         return
     if not alive(profile.pid):
-        yield ok("platform", f"is not running (it was at {profile.url}); fairlead up starts it again")
+        yield ok("platform", f"not running (last at {profile.url}); start it with fairlead up")
         return
     try:
         with Client(home=home, timeout_s=ANSWER_S) as client:
             health, nodes, me = client.health(), client.nodes(), client.whoami()
     except FairleadError as error:
-        fix = f"see {Home(home).logs}; fairlead down ends it"
-        yield fail("platform", f"process {profile.pid} lives, but {error}", fix)
+        fix = f"see {Home(home).logs}; stop it with fairlead down"
+        yield fail("platform", f"process {profile.pid} runs, but {error}", fix)
         return
     well = health.get("status") == "ok" and health.get("leader")
-    state = f"{health.get('status')}{'' if health.get('leader') else ', does not lead'}"
+    state = f"{health.get('status')}{'' if health.get('leader') else ', not the leader'}"
     yield graded("platform", f"{state} at {profile.url}, version {me.version}", f"see {Home(home).logs}",
                  fails=not well, warns=False)  # fmt: skip
     if me.version != fairlead.__version__:
-        text = f"the platform is {me.version}, this command {fairlead.__version__}"
-        yield warn("version", text, "restart it with the new one: fairlead down, then fairlead up")
+        text = f"the platform has version {me.version}, this command {fairlead.__version__}"
+        yield warn("version", text, "restart it with the new version: fairlead down, then fairlead up")
     gone = [node.name for node in nodes if node.state == "lost"]
     kinds = ", ".join(sorted({node.isolation for node in nodes})) or "none"
-    text = f"{len(nodes) - len(gone)} of {len(nodes)} are there; isolation {kinds}"
+    text = f"{len(nodes) - len(gone)} of {len(nodes)} are up; isolation {kinds}"
     text += f"; lost: {', '.join(gone[:5])}" if gone else ""
     yield graded("nodes", text, f"see their logs in {Home(home).logs}", fails=len(gone) == len(nodes), warns=bool(gone))
     yield from _old_code(home, [node.name for node in nodes if node.state == "outdated"])
 
 
 def _old_code(home: Path, outdated: list[str]) -> Iterator[Finding]:
-    """Whether an upgrade has arrived everywhere: what was installed protects nobody before it runs."""
+    """Check that the control plane and all nodes run the installed version."""
     from fairlead.agent.embedded.node_records import read_host
     from fairlead.agent.node.code_version import code_digest
 
     host = read_host(Home(home))
     if host is not None and host.build != code_digest():
-        text = "what is installed is not what runs: the platform was started before it"
-        yield warn("code", text, "end the control plane and start it again (docs/operations.md, Upgrading)")
+        text = "the platform runs an older version than the installed one"
+        yield warn("code", text, "restart the control plane (docs/operations.md, Upgrading)")
     elif outdated:
-        text = f"of an older version, until they are empty: {', '.join(outdated[:5])}"
+        text = f"nodes of an older version, in use until they are empty: {', '.join(outdated[:5])}"
         yield warn("code", text, "fairlead nodes drain NODE --wait, then fairlead nodes uncordon NODE")
 
 
 def store(home: Path) -> Iterator[Finding]:
-    """The database itself, read without changing anything: whether it answers, its schema, and who leads."""
+    """Check the database without changing it: connection, schema version and leader lease."""
     url = _store_url(home)
     if url is None:
-        yield ok("store", "none yet; the first start makes it")
+        yield ok("store", "none yet; the first start creates it")
         return
     from fairlead.control.identity.secret_vault import KEY_VARIABLE
     from fairlead.control.store.inspection import inspect_store
@@ -81,12 +81,12 @@ def store(home: Path) -> Iterator[Finding]:
     yield _schema(kind, seen.schema, seen.supported)
     running = (found := read(home)) is not None and alive(found.pid)
     if seen.secret_count and not running and not Home(home).secret_key.exists() and KEY_VARIABLE not in os.environ:
-        fix = f"start it with {KEY_VARIABLE} or --secret-key-file, or set the secrets anew: fairlead secret set NAME"
-        yield warn("secrets", f"{seen.secret_count} in the store, but their key is not in the home", fix)
+        fix = f"start it with {KEY_VARIABLE} or --secret-key-file, or set the secrets again: fairlead secret set NAME"
+        yield warn("secrets", f"{seen.secret_count} in the store, but the home holds no key for them", fix)
     if seen.holder is not None:
         left_s = seen.expires_s - time.time()
-        good = f"good for {left_s:.1f} s" if left_s > 0 else f"run out {-left_s:.0f} s ago"
-        yield graded("lease", f"epoch {seen.epoch}, {good}", "see control.log: it cannot write to its store",
+        good = f"valid for {left_s:.1f} s" if left_s > 0 else f"expired {-left_s:.0f} s ago"
+        yield graded("lease", f"epoch {seen.epoch}, {good}", "see control.log: the platform cannot write to its store",
                      fails=running and left_s < -5, warns=False)  # fmt: skip
 
 
@@ -102,5 +102,5 @@ def _store_url(home: Path) -> str | None:
 def _schema(kind: str, version: str, head: str) -> Finding:
     text = f"{kind} answers, schema {version}"
     if version > head:
-        return fail("store", f"{text} is newer than the {head} of this Fairlead", "upgrade Fairlead")
-    return ok("store", text if version == head else f"{text}; the next start brings it to {head}")
+        return fail("store", f"{text} is newer than {head}, the newest this Fairlead supports", "upgrade Fairlead")
+    return ok("store", text if version == head else f"{text}; the next start upgrades it to {head}")

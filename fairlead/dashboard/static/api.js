@@ -1,13 +1,13 @@
-// How the page asks the platform: JSON both ways, problems as errors, and one place that hears of a lost session.
+// HTTP requests to the platform: JSON bodies, problems as errors, and detection of a lost session.
 
 import { cell, own, skew } from "./ui.js";
 
 const BASE = "api/v1/";
-export const who = cell(undefined); // undefined: not known yet; null: nobody; else role, tenant, version
+export const who = cell(undefined); // undefined: unknown; null: logged out; else role, tenant, version
 
 export class Problem extends Error {
   constructor(status, body) {
-    super(body.detail || body.title || "the platform did not answer as expected");
+    super(body.detail || body.title || "unexpected answer of the platform");
     this.status = status;
     this.code = body.code || "unknown";
     this.fix = body.fix;
@@ -34,9 +34,9 @@ export async function request(path, { method = "GET", query, body, headers = {},
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { code: "unreachable", detail: "the platform cannot be reached", fix: "it is tried again" });
+    throw new Problem(0, { code: "unreachable", detail: "the platform cannot be reached", fix: "retrying" });
   }
-  hearClock(response);
+  readClock(response);
   if (!response.ok) throw await problemOf(response);
   return response.status === 204 ? null : response.json();
 }
@@ -52,8 +52,8 @@ export async function problemOf(response) {
   return new Problem(response.status, body);
 }
 
-// The header knows only whole seconds: what is less than two apart is the same time.
-function hearClock(response) {
+// The Date header has whole seconds, so differences below two seconds count as none.
+function readClock(response) {
   const told = Date.parse(response.headers.get("Date") || "");
   const ahead = (told + 500 - Date.now()) / 1000;
   if (Number.isFinite(ahead)) skew.set(Math.abs(ahead) < 2 ? 0 : Math.round(ahead));

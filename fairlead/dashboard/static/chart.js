@@ -1,11 +1,11 @@
-// A chart in the page's own colours that follows its box, its theme and its data.
+// A chart that follows the size of its box, the theme and its data.
 
 import * as format from "./format.js";
 import { theme, colour } from "./theme.js";
 import { html, useCell, useEffect, useRef } from "./ui.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
-// `series`: [{ label, colour, value, ... }]; `data`: uPlot's columns; `words`: what the picture says, for who cannot see it.
+// `series`: [{ label, colour, value, ... }]; `data`: uPlot's columns; `words`: description for screen readers.
 export function Chart({ series, data, words, x, y, height = 220, hooks, bands, scales }) {
   const box = useRef(null), plot = useRef(null), present = useCell(theme);
   const shape = JSON.stringify([present, height, series.map((each) => [each.label, each.colour, each.stepped, each.dash])]);

@@ -1,4 +1,4 @@
-// Numbers, times and names as people read them.
+// Formats numbers, times and names.
 
 const group = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
@@ -7,9 +7,9 @@ const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 
 export const NONE = "–";
 
-const LAST_S = 8.64e12; // either way from 1970: no Date holds a moment beyond
+const LAST_S = 8.64e12; // the largest time a Date holds, before and after 1970
 
-// The moment as a Date, or null for what is none.
+// The time as a Date, or null if it is invalid.
 export function instant(seconds) {
   return seconds != null && Math.abs(seconds) <= LAST_S ? new Date(seconds * 1000) : null;
 }
@@ -18,7 +18,7 @@ export function number(value) {
   return value == null ? NONE : group.format(value);
 }
 
-// Four digits that matter, small and large alike.
+// A number with four significant digits.
 export function figure(value) {
   if (value == null || !Number.isFinite(value)) return NONE;
   const size = Math.abs(value);
@@ -71,6 +71,6 @@ export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }
 
-// node-2 comes before node-10.
+// Sorts node-2 before node-10.
 const natural = new Intl.Collator("en", { numeric: true });
 export const byName = (left, right) => natural.compare(left.name, right.name);

@@ -1,10 +1,10 @@
-// Where the stages of a pipeline stand: in layers by what they wait for, and within a layer near what they take.
+// Lays out a pipeline's graph: layers by dependency depth, stages close to their inputs.
 
 export const HEIGHT = 50;
 const GAP_X = 36, GAP_Y = 16, EDGE = 6;
-const LEAST_WIDTH = 128, LETTER = 7.7, AROUND = 46;  // so that no name has to be cut
+const LEAST_WIDTH = 128, LETTER = 7.7, AROUND = 46;  // wide enough for every name
 
-// By name: the longest way to it from a stage that waits for nothing.
+// Map of name -> length of the longest path from a stage without inputs.
 export function depths(stages) {
   const by = new Map(stages.map((stage) => [stage.name, stage]));
   const found = new Map();
@@ -20,7 +20,7 @@ export function depths(stages) {
   return found;
 }
 
-// Every stage with its place, every edge with the points on its way, and how large the whole is.
+// Position of every stage, points of every edge, and the size of the drawing.
 export function layout(stages) {
   const depth = depths(stages);
   const layers = fill(stages, depth);
@@ -45,9 +45,9 @@ export function layout(stages) {
   return { boxes, edges, width, height: most * (HEIGHT + GAP_Y) - GAP_Y + 2 * EDGE };
 }
 
-const passing = (name, layer) => `${name} in ${layer}`;  // no name of a stage has spaces
+const passing = (name, layer) => `${name} in ${layer}`;  // stage names contain no spaces
 
-// The stages by layer, and a free place wherever what a stage gives passes by: no edge runs behind a box.
+// Stages by layer, with a placeholder where an edge crosses a layer, so that no edge runs behind a box.
 function fill(stages, depth) {
   const layers = [];
   const put = (layer, key, upstream, stage) => {
@@ -65,7 +65,7 @@ function fill(stages, depth) {
   return layers.map((layer) => [...layer.values()]);
 }
 
-// By key: its row, counted from the middle; who takes from the same stages stands together.
+// Map of key -> row, counted from the middle; stages with the same inputs are adjacent.
 function inOrder(layers) {
   const row = new Map();
   for (const layer of layers) {

@@ -1,4 +1,4 @@
-// The one stream that keeps the page true: events and beats as they come, and a new look at everything after a gap.
+// The page's one event stream: delivers events and heartbeats, and requests a full reload after a gap.
 
 import { request, who } from "./api.js";
 import { read } from "./sse.js";
@@ -6,27 +6,27 @@ import { cell } from "./ui.js";
 
 const FIRST_MS = 500, LONGEST_MS = 10_000;
 
-// connecting, live, lost (with when it is tried again), resting (nobody looks)
+// connecting, live, lost (with the time of the next attempt), resting (the tab is hidden)
 export const link = cell({ state: "connecting" });
 
 const listeners = { event: new Set(), beat: new Set(), resync: new Set() };
 let controller = null, lastId = null, known = false;
 
-// Calls back for each "event", each "beat", or on "resync": when what one knows may be old.
+// Subscribes to "event", "beat", or "resync" (the page's data may be out of date).
 export function on(kind, listener) {
   listeners[kind].add(listener);
   return () => listeners[kind].delete(listener);
 }
 
-function tell(kind, value) {
+function emit(kind, value) {
   for (const listener of [...listeners[kind]]) listener(value);
 }
 
-function hear({ kind, id, data }) {
+function onMessage({ kind, id, data }) {
   if (id) lastId = id;
   const body = JSON.parse(data);
-  if (kind === "beat") tell("beat", body);
-  else if (kind !== "error") tell("event", body);
+  if (kind === "beat") emit("beat", body);
+  else if (kind !== "error") emit("event", body);
 }
 
 async function follow(signal) {
@@ -36,11 +36,11 @@ async function follow(signal) {
       wait = FIRST_MS;
       link.set({ state: "live" });
       known = true;
-      tell("resync"); // what was loaded before it opened may be old by now
+      emit("resync"); // data loaded before the stream opened may be out of date
     };
     try {
       const query = { beats: "true", after: lastId ?? -1 };
-      await read("events/stream", { query, signal, onOpen: opened, onEvent: hear });
+      await read("events/stream", { query, signal, onOpen: opened, onEvent: onMessage });
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 422) lastId = null;
@@ -49,12 +49,12 @@ async function follow(signal) {
     link.set({ state: "lost", until: Date.now() + wait });
     await pause(wait, signal);
     wait = Math.min(LONGEST_MS, wait * 1.7);
-    if (signal.aborted || !(await stillKnown())) return;
+    if (signal.aborted || !(await sessionValid())) return;
   }
 }
 
-// A stream that breaks does not say why: the session may be over, or the platform may only be away.
-async function stillKnown() {
+// After a broken stream: false if the session has ended, true if the platform may come back.
+async function sessionValid() {
   try {
     await request("session");
   } catch {
@@ -88,14 +88,14 @@ export function stop(state = "resting") {
   link.set({ state });
 }
 
-// Forget whose events these were: the next one who logs in may see others.
+// Reset at logout: the next user may see other events.
 export function forget() {
   stop("connecting");
   lastId = null;
   known = false;
 }
 
-// A browser gives one host six connections; tabs that nobody sees shall not hold them.
+// Browsers allow six connections per host, so hidden tabs close theirs.
 document.addEventListener("visibilitychange", () => {
   if (!who.get()) return;
   if (document.hidden) stop();

@@ -1,8 +1,8 @@
-// The page as a whole: who is logged in, where one is, and the frame around the views.
+// The page: login, navigation and the frame around the views.
 
 import { askWho, logOut, who } from "./api.js";
 import { forget, link, on, start } from "./live.js";
-import { forgetAll, loadTenants } from "./model.js";
+import { clearAll, loadTenants } from "./model.js";
 import { Messages, Shape, Trouble, complain } from "./parts.js";
 import { route } from "./router.js";
 import { theme, toggle } from "./theme.js";
@@ -48,7 +48,7 @@ const LINK = {
   live: ["live", "Live"],
   connecting: ["starting", "Connecting"],
   lost: ["lost", "Disconnected"],
-  resting: ["cordoned", "Resting"],
+  resting: ["cordoned", "Paused"],
 };
 
 function Link() {
@@ -57,7 +57,7 @@ function Link() {
   return html`<span class=${`link l-${state}`} role="status"><${Shape} of=${shape} />${text}</span>`;
 }
 
-// Said only when it lasts: a stream that is back within a second disturbs nobody.
+// Shown only after 0.9 s, so that a short break does not flash a warning.
 function Away() {
   const { state } = useCell(link);
   const [long, setLong] = useState(false);
@@ -68,7 +68,7 @@ function Away() {
   }, [state]);
   return html`<div class="away" role="alert" hidden=${!(state === "lost" && long)}>
     ${state === "lost" && long
-      ? html`<${Shape} of="lost" /> Disconnected from the platform. What you see may be old; trying again.`
+      ? html`<${Shape} of="lost" /> Disconnected from the platform. This page may be out of date; reconnecting.`
       : null}
   </div>`;
 }
@@ -95,11 +95,11 @@ function Me({ me }) {
   </div>`;
 }
 
-// A view that cannot be drawn takes neither the others with it nor the way to them.
+// Shown instead of a view that fails, so that the other views stay usable.
 const unseen = (error, again) => html`<h1 tabindex="-1">This view cannot be shown</h1>
   <${Trouble} again=${again} problem=${{
-    message: `Something that it was told is not as it should be: ${error.message}`,
-    fix: "the other views go on; a newer page may know what this is: reload it",
+    message: `The platform sent unexpected data: ${error.message}`,
+    fix: "the other views still work; reload the page to get its newest version",
   }} />`;
 
 function Frame({ me }) {
@@ -117,9 +117,9 @@ function Frame({ me }) {
   };
   const chosen = own({ job: JobView, pipeline: PipelineView }, view) ?? own(VIEWS, view)?.draw;
   return html`<div class="frame">
-    <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
+    <a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="side">
-      <a class="home" href="#/cluster" aria-label="Fairlead, to the cluster"><${Brand} /></a>
+      <a class="home" href="#/cluster" aria-label="Fairlead: show the cluster"><${Brand} /></a>
       <${Nav} view=${view} />
       <div class="foot"><${Link} /><${Me} me=${me} /></div>
     </header>
@@ -127,16 +127,16 @@ function Frame({ me }) {
       <${Away} />
       ${chosen
         ? html`<${Boundary} key=${place} instead=${unseen}><${chosen} id=${rest[0]} query=${query} /><//>`
-        : html`<h1 tabindex="-1">There is no such view</h1><p><a href="#/cluster">To the cluster</a></p>`}
+        : html`<h1 tabindex="-1">Page not found</h1><p><a href="#/cluster">Show the cluster</a></p>`}
     </main>
     <${Messages} />
   </div>`;
 }
 
-// What tenants hold and how many of their jobs run or wait moves with their jobs.
-const freshTenants = coalesced(() => loadTenants().catch(() => {}), 3000);
-on("resync", freshTenants);
-on("event", (event) => event.tenant && freshTenants());
+// Tenants' devices and job counts change with every event of their jobs.
+const reloadTenants = coalesced(() => loadTenants().catch(() => {}), 3000);
+on("resync", reloadTenants);
+on("event", (event) => event.tenant && reloadTenants());
 
 function App() {
   const me = useCell(who);
@@ -155,15 +155,15 @@ function App() {
     if (!me) {
       setKnown(false);
       forget();
-      forgetAll();
+      clearAll();
       return;
     }
-    // Tenants first: they have the colours.
+    // Tenants first: the other views use their colours.
     loadTenants().catch(() => {}).finally(() => setKnown(true));
     start();
   }, [me]);
   if (me === undefined) {
-    return problem ? html`<main class="alone"><p role="alert">${problem.message}; trying again.</p></main>` : null;
+    return problem ? html`<main class="alone"><p role="alert">${problem.message}; retrying.</p></main>` : null;
   }
   if (me === null) return html`<${LoginView} brand=${html`<${Brand} />`} theme=${html`<${ThemeSwitch} />`} />`;
   return known ? html`<${Frame} me=${me} />` : null;

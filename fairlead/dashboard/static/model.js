@@ -1,15 +1,15 @@
-// What the page knows of the platform: loaded when somebody looks, kept true by the stream.
+// The page's copy of nodes, tenants, jobs and events: loaded by the views, updated by the event stream.
 
 import { request } from "./api.js";
 import { on } from "./live.js";
 import { cell, coalesced } from "./ui.js";
 
-const AT_ONCE = 150; // ids in one request
+const IDS_PER_REQUEST = 150;
 const KEPT_EVENTS = 2000;
 const PAGE = 500;
-const UNASKED = 2000; // so many jobs are loaded at once, page by page; more when somebody scrolls that far
+const PRELOADED = 2000; // jobs loaded page by page without scrolling
 
-export const nodes = cell(null); // Map of name -> node, or null before the first look
+export const nodes = cell(null); // Map of name -> node, or null before the first load
 export const tenants = cell(null);
 export const events = cell([]); // newest first
 export const jobs = cell({ items: new Map(), total: null, next: null, loading: false, problem: null });
@@ -25,7 +25,7 @@ export async function loadTenants() {
   tenants.set(await request("tenants"));
 }
 
-// A tenant keeps its colour for as long as the others stay who they are; strangers have none.
+// A tenant's colour, by its place in the list of tenants; grey for tenants that are not visible.
 export function hue(tenant) {
   if (!tenant) return "t-none";
   const place = (tenants.get() ?? []).findIndex((each) => each.name === tenant);
@@ -46,9 +46,9 @@ export async function loadJobs(wanted) {
   change({ loading: true, problem: null });
   try {
     const page = await request("jobs", { query: { ...filter, limit: PAGE } });
-    if (turn !== asked) return; // another look was asked for meanwhile
+    if (turn !== asked) return; // a newer load has started
     change({ items: byId(page.items), total: page.total, next: page.next, loading: false });
-    while (turn === asked && jobs.get().next && jobs.get().items.size < UNASKED) await moreJobs();
+    while (turn === asked && jobs.get().next && jobs.get().items.size < PRELOADED) await moreJobs();
   } catch (problem) {
     if (turn === asked) change({ loading: false, problem });
   }
@@ -81,14 +81,14 @@ function fits(job) {
   return filter.state.split(",").includes(job.state);
 }
 
-// Jobs that something happened to are looked at again together, not one by one.
+// Reloads changed jobs in batches.
 const changed = new Set();
 export const refreshJobs = coalesced(async () => {
-  const ids = [...changed].slice(0, AT_ONCE);
+  const ids = [...changed].slice(0, IDS_PER_REQUEST);
   for (const id of ids) changed.delete(id);
   if (!ids.length) return;
   try {
-    const page = await request("jobs", { query: { ids: ids.join(","), limit: AT_ONCE } });
+    const page = await request("jobs", { query: { ids: ids.join(","), limit: IDS_PER_REQUEST } });
     const { items, total } = jobs.get();
     const merged = new Map(items);
     for (const job of page.items) {
@@ -97,12 +97,12 @@ export const refreshJobs = coalesced(async () => {
     }
     change({ items: merged, total: total === null ? null : total + merged.size - items.size });
   } catch {
-    return; // the stream tells of a platform that is away, and all is loaded again when it is back
+    return; // the stream reports a lost connection, and everything is reloaded when it is back
   }
   if (changed.size) refreshJobs();
 }, 700);
 
-export function lookAgain(ids) {
+export function markChanged(ids) {
   for (const id of ids) changed.add(id);
   if (changed.size) refreshJobs();
 }
@@ -125,7 +125,7 @@ function merge(fresh) {
   if (earlier.length) events.set([...known, ...earlier].slice(0, KEPT_EVENTS));
 }
 
-// ---------------------------------------------------------------- what the stream brings
+// ---------------------------------------------------------------- updates from the event stream
 
 let waiting = [];
 const takeEvents = coalesced(() => {
@@ -137,7 +137,7 @@ const takeEvents = coalesced(() => {
 on("event", (event) => {
   waiting.push(event);
   takeEvents();
-  if (event.job && jobs.get().total !== null) lookAgain([event.job]);
+  if (event.job && jobs.get().total !== null) markChanged([event.job]);
 });
 
 on("beat", (beat) => {
@@ -147,7 +147,7 @@ on("beat", (beat) => {
     for (const [name, fields] of Object.entries(beat.nodes)) {
       const node = merged.get(name);
       if (node) merged.set(name, { ...node, ...fields });
-      else if (loading === null) loading = loadNodes().catch(() => {}).finally(() => (loading = null)); // a new one
+      else if (loading === null) loading = loadNodes().catch(() => {}).finally(() => (loading = null)); // a new node
     }
     nodes.set(merged);
   }
@@ -158,7 +158,7 @@ on("beat", (beat) => {
     for (const [id, fields] of known) merged.set(id, { ...merged.get(id), ...fields });
     change({ items: merged });
   }
-  lookAgain(beat.gone.filter((id) => items.has(id)));
+  markChanged(beat.gone.filter((id) => items.has(id)));
 });
 let loading = null;
 
@@ -166,7 +166,7 @@ on("resync", () => {
   if (loadedEvents) loadEvents().catch(() => {});
 });
 
-export function forgetAll() {
+export function clearAll() {
   nodes.set(null);
   tenants.set(null);
   events.set([]);

@@ -1,11 +1,11 @@
-// Small parts that several views share: states with shape and word, meters, dialogs, messages.
+// Components shared by the views: states, meters, dialogs, messages.
 
 import * as format from "./format.js";
 import { hue } from "./model.js";
 import { href } from "./router.js";
 import { cell, html, own, useCell, useEffect, useRef, useState } from "./ui.js";
 
-// Shape and word say what the colour says.
+// States differ by shape and word, not by colour alone.
 const SHAPES = {
   queued: "M8 2.75a5.25 5.25 0 1 0 0 10.5 5.25 5.25 0 0 0 0-10.5Z|stroke",
   starting: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2Zm0 1.8a4.2 4.2 0 1 0 0 8.4Z|solid",
@@ -45,7 +45,7 @@ export function JobLink({ id, children }) {
   return html`<a href=${href("job", id)}>${children ?? id}</a>`;
 }
 
-// A part of a whole, for eyes; the words beside it say the same.
+// A bar for a fraction; the text beside it carries the same information.
 export function Meter({ part, tone = "" }) {
   const width = `${Math.round(Math.min(1, Math.max(0, part ?? 0)) * 1000) / 10}%`;
   return html`<span class=${`meter ${tone}`} aria-hidden="true"><i style=${{ width }}></i></span>`;
@@ -122,7 +122,7 @@ export function Dialog({ title, onClose, children, actions }) {
   </dialog>`;
 }
 
-// Asks before something is done that cannot be taken back; stays open and says why when it fails.
+// Asks before an action that cannot be undone; stays open with the error if it fails.
 export function Confirm({ title, children, verb, tone = "danger", doIt, onClose }) {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
@@ -138,7 +138,7 @@ export function Confirm({ title, children, verb, tone = "danger", doIt, onClose 
     }
   };
   return html`<${Dialog} title=${title} onClose=${onClose} actions=${html`
-    <button class="button" onClick=${onClose}>Keep it as it is</button>
+    <button class="button" onClick=${onClose}>Back</button>
     <button class=${`button ${tone}`} disabled=${busy} onClick=${act}>${verb}</button>
   `}>
     ${children}

@@ -1,4 +1,4 @@
-// Where one is, from the part of the address behind the #: views can be linked to, and Back works.
+// The current view, from the URL's fragment, so that links and the Back button work.
 
 import { cell } from "./ui.js";
 
@@ -25,7 +25,7 @@ export function go(...parts) {
   location.hash = href(...parts);
 }
 
-// Filters stand in the address, but do not fill the history.
+// Writes filters into the URL without new history entries.
 export function setQuery(view, values) {
   const known = Object.entries(values).filter(([, value]) => value);
   const text = new URLSearchParams(known).toString();

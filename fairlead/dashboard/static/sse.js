@@ -1,8 +1,8 @@
-// Server-sent events over fetch: unlike EventSource it hears statuses, any kind of event, and silence.
+// Server-sent events over fetch: unlike EventSource it reports HTTP status, all event kinds and silence.
 
 import { address, problemOf } from "./api.js";
 
-const SILENCE_MS = 45_000; // the platform gives a sign of life every 15 s
+const SILENCE_MS = 45_000; // the platform sends a heartbeat every 15 s
 
 // Reads until the stream ends or is aborted. `onOpen` is called once; `onEvent` with {kind, id, data} for each event.
 export async function read(path, { query, lastId, signal, onOpen, onEvent }) {
@@ -30,7 +30,7 @@ export async function read(path, { query, lastId, signal, onOpen, onEvent }) {
   }
 }
 
-// Takes text as it comes and tells whole events, as the HTML standard has them.
+// Parses text chunks into events, following the HTML standard.
 export function parser(onEvent) {
   let rest = "", kind = "message", data = [], id;
   function line(text) {

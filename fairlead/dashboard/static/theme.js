@@ -1,4 +1,4 @@
-// Dark or light: as the machine wishes, unless one chose; and the colours for what is drawn by hand.
+// Dark or light theme: the system's, unless the user chose one; and colours for canvas drawings.
 
 import { cell } from "./ui.js";
 
@@ -9,7 +9,7 @@ function kept() {
   try {
     return localStorage.getItem(KEY);
   } catch {
-    return null; // storage may be closed
+    return null; // storage may be blocked
   }
 }
 
@@ -30,7 +30,7 @@ export function toggle() {
   try {
     localStorage.setItem(KEY, chosen);
   } catch {
-    // it holds for this visit only
+    // the choice lasts for this visit only
   }
   apply();
 }
@@ -38,7 +38,7 @@ export function toggle() {
 dark.addEventListener("change", apply);
 apply();
 
-// What a colour of the style sheet is at the moment, as a canvas takes it.
+// A CSS variable's present colour in a form that canvas accepts.
 export function colour(name) {
   const probe = document.createElement("i");
   probe.style.color = `var(${name})`;

@@ -1,4 +1,4 @@
-// What every part of the page is made of: markup, hooks, and cells that parts can watch.
+// Building blocks of every component: markup, hooks and observable cells.
 
 import { Component, h, render } from "./vendor/preact.mjs";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.mjs";
@@ -7,10 +7,10 @@ import htm from "./vendor/htm.mjs";
 export const html = htm.bind(h);
 export { Component, h, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
-// What a table of ours has under a name from elsewhere (an address, an answer): "__proto__" and "toString" are in none.
+// Looks up a name from outside (URL, answer) in an object, ignoring inherited names such as "toString".
 export const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
 
-// A value that tells its watchers when it is another one.
+// A value that notifies its watchers of changes.
 export function cell(value) {
   const watchers = new Set();
   return {
@@ -39,7 +39,7 @@ export function useCell(source) {
   return value;
 }
 
-// A part that is drawn again only when one of its properties is another one: lists stay cheap.
+// A component that redraws only if a property changed, so that long lists stay cheap.
 export function memo(draw) {
   return class extends Component {
     shouldComponentUpdate(next) {
@@ -53,7 +53,7 @@ export function memo(draw) {
   };
 }
 
-// Draws what stands in it, or, when that fails, what ``instead`` makes of the error and a way to try again.
+// Draws its children; if that fails, draws ``instead`` with the error and a retry function.
 export class Boundary extends Component {
   static getDerivedStateFromError(error) {
     return { error };
@@ -68,8 +68,8 @@ export class Boundary extends Component {
   }
 }
 
-// Runs the work soon, and again at most once in so many milliseconds, however often it is asked for.
-// While it is under way nothing else of it starts; what is asked for meanwhile comes after.
+// Runs the work soon, at most once per ``every`` milliseconds, and never twice at the same time.
+// A request during a run starts another run after it.
 export function coalesced(work, every) {
   let timer = null, running = false, wanted = false, last = -Infinity;
   async function run() {
@@ -97,7 +97,7 @@ export function coalesced(work, every) {
   return ask;
 }
 
-// A second hand that stands still while nobody looks at it.
+// The time in seconds, updated every second while a component uses it.
 const second = cell(Date.now());
 let watching = 0, ticking = null;
 export function useNow() {
@@ -115,6 +115,6 @@ export function useNow() {
   return useCell(second) / 1000 + skew.get();
 }
 
-// Seconds by which the platform's clock is ahead of this one.
+// Seconds by which the platform's clock is ahead of the browser's.
 export const skew = cell(0);
 export const now = () => Date.now() / 1000 + skew.get();

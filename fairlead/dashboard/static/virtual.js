@@ -1,8 +1,8 @@
-// A table of which only the rows in sight exist: thousands cost no more than a screenful.
+// A table that renders only the visible rows, so that thousands of rows stay fast.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
-const BEYOND = 10; // rows above and below, so that scrolling and tabbing never reach an end that is none
+const BEYOND = 10; // extra rows above and below the visible ones, for scrolling and tabbing
 
 // `columns`: [{ name, className }]; `row(item)` draws the cells of a row; all rows are `height` pixels high.
 export function VirtualTable({ label, columns, items, keyOf, row, height, onSeen, rowClass }) {
@@ -37,14 +37,14 @@ export function VirtualTable({ label, columns, items, keyOf, row, height, onSeen
   </div>`;
 }
 
-// Whether the page is as narrow as a phone; rows are cards then.
+// True on screens as narrow as a phone, where rows are shown as cards.
 const narrow = matchMedia("(max-width: 47.99rem)");
 export function useNarrow() {
   const [is, set] = useState(narrow.matches);
   useEffect(() => {
-    const hear = () => set(narrow.matches);
-    narrow.addEventListener("change", hear);
-    return () => narrow.removeEventListener("change", hear);
+    const update = () => set(narrow.matches);
+    narrow.addEventListener("change", update);
+    return () => narrow.removeEventListener("change", update);
   }, []);
   return is;
 }

@@ -1,4 +1,4 @@
-// The cluster: every node with the gangs on its devices, its use, its health, and for admins what to do with it.
+// The cluster view: nodes with their jobs, use and health, and actions for admins.
 
 import { may, request } from "../api.js";
 import * as format from "../format.js";
@@ -7,7 +7,7 @@ import { hue, loadNodes, nodes, tenants } from "../model.js";
 import { Dialog, Empty, Figure, JobLink, Meter, Shape, State, Tenant, Trouble, say } from "../parts.js";
 import { coalesced, html, memo, own, useCell, useEffect, useMemo, useState } from "../ui.js";
 
-const DENSE = 24; // from so many nodes on the cards are small
+const DENSE = 24; // above this number of nodes, cards are small
 
 export function ClusterView() {
   const known = useCell(nodes), teams = useCell(tenants);
@@ -31,9 +31,9 @@ export function ClusterView() {
       <${Legend} nodes=${all} teams=${teams} />
     </div>
     <${Trouble} problem=${problem} again=${load} />
-    ${known === null ? (problem ? null : html`<p class="loading">Looking at the nodes …</p>`) : html`
+    ${known === null ? (problem ? null : html`<p class="loading">Loading nodes …</p>`) : html`
       <${Summary} nodes=${all} teams=${teams} />
-      ${all.length === 0 ? html`<${Empty} title="No nodes">Start some: <code>fairlead up --nodes 4</code><//>` : null}
+      ${all.length === 0 ? html`<${Empty} title="No nodes">Start nodes: <code>fairlead up --nodes 4</code><//>` : null}
       <ul class=${`nodes ${all.length > DENSE ? "dense" : ""}`} aria-label="Nodes">
         ${all.map((node) => html`<${Node} key=${node.name} node=${node} open=${setOpen} colours=${teams} />`)}
       </ul>`}
@@ -59,8 +59,8 @@ function Summary({ nodes: all, teams }) {
     <${Figure} label="CPU" value=${format.percent(cores ? busy / cores : 0)} note=${`of ${format.cores(cores)}`} />
     <${Figure} label="Memory" value=${format.bytes(sum((node) => node.memory_used_bytes ?? 0))}
       note=${`of ${format.bytes(sum((node) => node.memory_bytes))}`} />
-    <${Figure} label="Running" value=${format.number(count("running"))} note="jobs" />
-    <${Figure} label="Waiting" value=${format.number(count("queued"))} note="jobs" />
+    <${Figure} label="Running jobs" value=${format.number(count("running"))} />
+    <${Figure} label="Queued jobs" value=${format.number(count("queued"))} />
   </dl>`;
 }
 
@@ -68,7 +68,7 @@ function Legend({ nodes: all, teams }) {
   const held = new Map();
   for (const node of all) for (const slot of node.slots) held.set(slot.tenant, (held.get(slot.tenant) ?? 0) + 1);
   const others = held.get(null);
-  return html`<ul class="legend" aria-label="Devices held by tenant">
+  return html`<ul class="legend" aria-label="Devices in use by tenant">
     ${(teams ?? []).slice(0, 12).map(
       (team) => html`<li key=${team.name}><${Tenant} name=${team.name} /> <b>${held.get(team.name) ?? 0}</b></li>`,
     )}
@@ -93,16 +93,16 @@ const Node = memo(({ node, open }) => html`<li class=${`node n-${node.state}`}>
 </li>`);
 
 function facts(node) {
-  const told = [`${node.device_type} × ${node.devices}`, format.cores(node.cpu)];
-  if (node.temperature_c != null) told.push(`${Math.round(node.temperature_c)} °C`);
-  if (node.power_w != null) told.push(`${Math.round(node.power_w)} W`);
-  told.push(node.isolation === "none" ? "not isolated" : node.isolation);
-  return told;
+  const shown = [`${node.device_type} × ${node.devices}`, format.cores(node.cpu)];
+  if (node.temperature_c != null) shown.push(`${Math.round(node.temperature_c)} °C`);
+  if (node.power_w != null) shown.push(`${Math.round(node.power_w)} W`);
+  shown.push(node.isolation === "none" ? "not isolated" : node.isolation);
+  return shown;
 }
 
 const heat = (part) => (part > 0.95 ? "hot" : "");
 
-// A device each; in use it has its tenant's colour and letters, and for those who may know a link to its job.
+// One box per device; a used one shows its tenant's colour and, if visible to the user, a link to its job.
 function Slots({ node }) {
   const used = new Map(node.slots.map((slot) => [slot.device, slot]));
   const places = Array.from({ length: Math.max(node.devices, node.slots.length) }, (_, place) => place);
@@ -125,9 +125,9 @@ function Slot({ slot, place }) {
 // ---------------------------------------------------------------- one node
 
 const ACTIONS = {
-  cordon: ["Cordon", "What runs there stays; nothing new comes."],
-  drain: ["Drain", "What runs there moves away with its state; nothing new comes."],
-  uncordon: ["Take into use", "It takes new work again."],
+  cordon: ["Cordon", "Running jobs stay; no new ones start here."],
+  drain: ["Drain", "Running jobs move to other nodes with their state; no new ones start here."],
+  uncordon: ["Uncordon", "New jobs may start here again."],
 };
 const POSSIBLE = {
   ready: ["cordon", "drain"], outdated: ["cordon", "drain"], cordoned: ["uncordon", "drain"],
@@ -158,20 +158,20 @@ function NodeDialog({ node, onClose }) {
   `}>
     <dl class="pairs">
       <dt>State</dt><dd><${State} of=${node.state} /></dd>
-      <dt>Devices</dt><dd>${node.devices_used} of ${node.devices} in use, type ${node.device_type}, speed ${format.figure(node.speed)}</dd>
+      <dt>Devices</dt><dd>${node.devices_used} of ${node.devices} in use, type ${node.device_type}, relative speed ${format.figure(node.speed)}</dd>
       <dt>CPU</dt><dd>${format.percent(node.cpu_fraction)} of ${format.cores(node.cpu)}</dd>
       <dt>Memory</dt><dd>${format.bytes(node.memory_used_bytes)} of ${format.bytes(node.memory_bytes)}</dd>
-      <dt>Temperature</dt><dd>${node.temperature_c == null ? "not known" : `${format.figure(node.temperature_c)} °C`}</dd>
-      <dt>Power</dt><dd>${node.power_w == null ? "not known" : `${format.figure(node.power_w)} W`}</dd>
+      <dt>Temperature</dt><dd>${node.temperature_c == null ? "unknown" : `${format.figure(node.temperature_c)} °C`}</dd>
+      <dt>Power</dt><dd>${node.power_w == null ? "unknown" : `${format.figure(node.power_w)} W`}</dd>
       <dt>Isolation</dt><dd>${node.isolation}</dd>
-      <dt>Node manager</dt><dd>${["lost", "asleep"].includes(node.state) ? "not running" : "running"}${node.warm ? ", warm" : ""}</dd>
+      <dt>Node manager</dt><dd>${["lost", "asleep"].includes(node.state) ? "not running" : "running"}${node.warm ? ", warm start ready" : ""}</dd>
       <dt>Jobs</dt><dd>${node.jobs.length
         ? html`<ul class="plain">${node.jobs.map((job) => html`<li key=${job}><${JobLink} id=${job} /></li>`)}</ul>`
-        : "none that you may see"}</dd>
+        : "none visible to you"}</dd>
     </dl>
     ${actions.length ? html`<ul class="hints">${actions.map((action) => html`<li key=${action}>
       <b>${ACTIONS[action][0]}.</b> ${ACTIONS[action][1]}</li>`)}</ul>` : null}
-    ${node.state === "lost" ? html`<p class="hint"><${Shape} of="lost" /> Its manager is gone; it is started again by itself.</p>` : null}
+    ${node.state === "lost" ? html`<p class="hint"><${Shape} of="lost" /> Its node manager has stopped and will be restarted automatically.</p>` : null}
     <${Trouble} problem=${problem} />
   <//>`;
 }

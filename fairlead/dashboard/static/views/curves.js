@@ -1,4 +1,4 @@
-// Loss and throughput of a job while it trains.
+// Charts of a job's loss and throughput.
 
 import { jobPath, request } from "../api.js";
 import { Chart } from "../chart.js";
@@ -14,7 +14,7 @@ export function Curves({ job }) {
     try {
       setHistory(await request(jobPath(job.id, "/metrics"), { query: { points: POINTS } }));
     } catch {
-      return; // the view says that the platform is away
+      return; // the frame already shows that the connection is lost
     }
   }, 1500), [job.id]);
   useEffect(() => {
@@ -27,7 +27,7 @@ export function Curves({ job }) {
   useEffect(load, [load, job.step, job.state]);
   const steps = history?.steps ?? [];
   const metrics = useMemo(() => names(steps), [history]);
-  if (!history) return html`<p class="loading">Looking at its history …</p>`;
+  if (!history) return html`<p class="loading">Loading metrics …</p>`;
   if (steps.length < 2 || steps.some((step) => step.step == null)) return null;
   return html`<div class="two">
     <${Loss} steps=${steps} metrics=${metrics} />
@@ -35,7 +35,7 @@ export function Curves({ job }) {
   </div>`;
 }
 
-// Metrics that lie where a loss lies; a curve of accuracy has its own scale and is in the result.
+// Other losses only: metrics such as accuracy have another scale and are shown in the result.
 function names(steps) {
   const found = new Set();
   for (const step of steps) for (const name of Object.keys(step)) if (/loss$/.test(name) && name !== "loss") found.add(name);
@@ -77,8 +77,7 @@ function Throughput({ steps, batch }) {
   </section>`;
 }
 
-// Steps carry their time, so their density is the speed. It is told per stretch of at least a second: a gang whose
-// cores are shared moves in jerks, and those say nothing.
+// Throughput from the steps' times, averaged over at least a second: shorter intervals are noisy on shared cores.
 function speeds(steps, batch) {
   const timed = steps.filter((step) => step.time_s != null);
   const stretch = Math.max(1, (timed.at(-1).time_s - timed[0].time_s) / 80);

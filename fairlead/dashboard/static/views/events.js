@@ -1,4 +1,4 @@
-// Events: what happened, the newest first, as it happens.
+// The events view: newest first, updated live.
 
 import * as format from "../format.js";
 import { events, loadEvents } from "../model.js";
@@ -7,7 +7,7 @@ import { setQuery } from "../router.js";
 import { html, memo, useCell, useEffect, useMemo, useState } from "../ui.js";
 import { VirtualTable, useNarrow } from "../virtual.js";
 
-const COLUMNS = [{ name: "Time" }, { name: "Kind" }, { name: "What" }, { name: "Tenant" }];
+const COLUMNS = [{ name: "Time" }, { name: "Kind" }, { name: "Event" }, { name: "Tenant" }];
 const TONES = [
   [/lost|fail|nonsense|refus/, "bad"], [/recover|succe|finish|joined|ready/, "good"],
   [/cancel|preempt|drain|cordon|warn|budget/, "warn"],
@@ -30,13 +30,13 @@ export function EventsView({ query }) {
   return html`
     <div class="head"><h1 tabindex="-1">Events</h1><p class="count">${format.plural(shown.length, "event")}</p></div>
     <form class="filters" role="search" aria-label="Filter events" onSubmit=${(event) => event.preventDefault()}>
-      <label class="grow">Containing <input type="search" placeholder="a kind, job, node or word" value=${text}
+      <label class="grow">Containing <input type="search" placeholder="Kind, job, node or text" value=${text}
         onInput=${(event) => choose(event.target.value)} /></label>
     </form>
     <${Trouble} problem=${problem} again=${load} />
     ${shown.length ? html`<${VirtualTable} label="Events" columns=${COLUMNS} items=${shown} keyOf=${(event) => event.id}
       height=${narrow ? 84 : 40} row=${(event) => html`<${Row} event=${event} />`} rowClass=${() => "event-row"} />`
-      : problem ? null : html`<${Empty} title="Nothing happened yet" />`}
+      : problem ? null : html`<${Empty} title="No events" />`}
   `;
 }
 
@@ -54,7 +54,7 @@ const Row = memo(({ event }) => html`
   <td class="c-tenant">${event.tenant ? html`<${Tenant} name=${event.tenant} />` : html`<span class="dim">platform</span>`}</td>
 `);
 
-// The job is a link already.
+// Removes the job's id from the text: it is shown as a link.
 function without(text, job) {
   return text.startsWith(job) ? text.slice(job.length).replace(/^[:\s]+/, "") : text;
 }

@@ -1,4 +1,4 @@
-// The generations of a gang as a Gantt chart: who, where, from when to when, why, and how each ended.
+// A job's generations as a Gantt chart: workers, nodes, time, reason and outcome.
 
 import * as format from "../format.js";
 import { ended } from "../model.js";
@@ -20,9 +20,9 @@ export function Gantt({ job }) {
       ${generations.length > SHOWN ? html`<button class="button small" aria-expanded=${all} onClick=${() => setAll(!all)}>
         ${all ? `Only the last ${SHOWN}` : `All ${generations.length}`}</button>` : null}</div>
     <div class="scroll-x" tabindex="0" role="region" aria-label="Generations over time"><table class="gantt">
-      <thead><tr><th scope="col" class="num">Gen</th><th scope="col">Workers</th>
+      <thead><tr><th scope="col" class="num">Generation</th><th scope="col">Workers</th>
         <th scope="col" class="axis"><span><${Time} at=${from} /></span><span>${format.duration(span)}</span><span><${Time} at=${to} /></span></th>
-        <th scope="col">Why</th></tr></thead>
+        <th scope="col">Reason</th></tr></thead>
       <tbody>${shown.map((each) => html`<tr key=${each.number}>
         <th scope="row" class="num">${each.number}</th>
         <td class="who">${working(each)}${format.plural(each.members.length, "worker")} <small class="dim">${places(each.members)}</small></td>
@@ -41,18 +41,18 @@ function working(each) {
 function places(members) {
   const count = new Map();
   for (const member of members) count.set(member.node, (count.get(member.node) ?? 0) + 1);
-  const told = [...count].map(([node, number]) => (number > 1 ? `${node} × ${number}` : node));
-  return told.length > 4 ? `${told.slice(0, 3).join(", ")} and ${told.length - 3} more` : told.join(", ");
+  const shown = [...count].map(([node, number]) => (number > 1 ? `${node} × ${number}` : node));
+  return shown.length > 4 ? `${shown.slice(0, 3).join(", ")} and ${shown.length - 3} more` : shown.join(", ");
 }
 
-// Hatched while the gang came together, solid while it ran.
+// Hatched while the gang started, solid while it ran.
 function Bar({ each, from, span, until }) {
   const end = each.ended_s ?? until, ran = each.running_s ?? end;
   const at = (time) => `${(100 * Math.max(0, time - from)) / span}%`;
   const wide = (seconds) => `${Math.max(0, (100 * seconds) / span)}%`;
   const words = each.running_s
-    ? `came together in ${format.duration(ran - each.created_s)}, ran for ${format.duration(end - ran)}`
-    : `coming together for ${format.duration(end - each.created_s)}`;
+    ? `started in ${format.duration(ran - each.created_s)}, ran for ${format.duration(end - ran)}`
+    : `starting for ${format.duration(end - each.created_s)}`;
   return html`<div class="bars" role="img" aria-label=${words} title=${words}>
     <i class="bar joining" style=${{ left: at(each.created_s), width: wide(ran - each.created_s) }}></i>
     ${each.running_s ? html`<i class=${`bar ran ${each.ended_s ? "" : "now"} o-${each.outcome ?? "open"}`} style=${{ left: at(ran), width: wide(end - ran) }}></i>` : null}

@@ -1,4 +1,4 @@
-// One job: how far it is and why, its curves, its generations, its logs, what it left; and cancelling or repeating it.
+// The job view: progress, reason, curves, generations, logs, result; cancel and resubmit.
 
 import { jobPath, may, request } from "../api.js";
 import * as format from "../format.js";
@@ -12,7 +12,7 @@ import { Gantt } from "./gantt.js";
 import { Logs } from "./logs.js";
 import { Plan, Result } from "./outcome.js";
 
-// The job, loaded when something happened to it and moved on by beats.
+// Loads the job after events and updates it from heartbeats.
 function useJob(id) {
   const [job, setJob] = useState(null);
   const [why, setWhy] = useState(null);
@@ -38,7 +38,7 @@ function useJob(id) {
       } else if (news.gone.includes(id)) load();
       else if (news.decided_s !== decided && Date.now() - asked > 5000) {
         asked = Date.now();
-        load(); // a round was held: why it waits may be another reason now
+        load(); // a scheduling round may have changed the reason
       }
       decided = news.decided_s;
     };
@@ -58,7 +58,7 @@ export function JobView({ id }) {
   }, [id, job?.name]);
   if (!job) {
     return html`<div key="head" class="head job-head"><div><h1 tabindex="-1">${id}</h1></div></div>
-      ${problem ? html`<${Trouble} problem=${problem} again=${load} />` : html`<p class="loading">Looking at the job …</p>`}`;
+      ${problem ? html`<${Trouble} problem=${problem} again=${load} />` : html`<p class="loading">Loading job …</p>`}`;
   }
   return html`
     <p class="crumbs">${job.labels?.pipeline ? html`<a href=${href("pipelines")}>Pipelines</a> <span aria-hidden="true">/</span>
@@ -92,13 +92,13 @@ function Summary({ job }) {
       <${Figure} label="Workers" value=${job.workers || format.NONE} note=${`of ${job.min_workers === job.max_workers ? job.max_workers : `${job.min_workers}–${job.max_workers}`}`} />
       <${Figure} label="Loss" value=${format.figure(job.loss)} note=${job.total_steps ? `epoch ${job.epoch + 1}` : ""} />
       <${Figure} label="Samples per second" value=${job.samples_per_s ? format.figure(job.samples_per_s) : format.NONE} />
-      <${Figure} label=${ended(job) ? "Took" : since ? "Runs for" : "Waits for"}
+      <${Figure} label=${ended(job) ? "Run time" : since ? "Running for" : "Waiting for"}
         value=${format.duration((job.finished_s ?? now) - (since ?? job.submitted_s))}
         note=${since ? `after ${format.duration(since - job.submitted_s)} in the queue` : ""} />
       <${Figure} label="Generation" value=${job.generation || format.NONE}
         note=${[[job.resizes, "resize"], [job.recoveries, "recovery", "recoveries"], [job.preemptions, "preemption"]]
           .filter(([count]) => count).map((each) => format.plural(...each)).join(", ")} />
-      <${Figure} label="Promise" value=${promise(job)} note=${kept(job)} tone=${job.sla_met === false ? "bad" : ""} />
+      <${Figure} label="SLA" value=${promise(job)} note=${kept(job)} tone=${job.sla_met === false ? "bad" : ""} />
     </dl>`;
 }
 
@@ -112,19 +112,19 @@ function promise({ sla }) {
   return sla.start_by_s ? `start by ${format.time(sla.start_by_s)}` : "none";
 }
 
-const kept = (job) => (job.sla_met == null ? "" : job.sla_met ? "kept" : "broken");
+const kept = (job) => (job.sla_met == null ? "" : job.sla_met ? "met" : "missed");
 
 function Reason({ job, why }) {
   const reason = why?.reason ?? job.reason;
   if (!reason && !job.message) return null;
   const expected = why?.expected_start_s ?? job.expected_start_s;
   return html`<section class=${`panel reason ${job.state === "failed" ? "bad" : ""}`} aria-labelledby="why-title">
-    <h2 id="why-title">${job.state === "queued" ? "Why it waits" : ended(job) ? "How it ended" : "Why it is so"}</h2>
+    <h2 id="why-title">${job.state === "queued" ? "Why it waits" : ended(job) ? "How it ended" : "Why it runs this way"}</h2>
     <p>${job.state === "failed" && job.message ? job.message : reason?.text}</p>
     ${job.state === "queued" ? html`<ul class="plain">
-      <li>Expected start: ${format.instant(expected) === null ? "not known" : html`<b><${Time} at=${expected} /></b>`}</li>
-      ${(why?.unblocks ?? []).map((text) => html`<li key=${text}>Would help: ${text}</li>`)}
-      ${why?.ahead?.length ? html`<li>${format.plural(why.ahead.length, "job")} ahead of it</li>` : null}
+      <li>Expected start: ${format.instant(expected) === null ? "unknown" : html`<b><${Time} at=${expected} /></b>`}</li>
+      ${(why?.unblocks ?? []).map((text) => html`<li key=${text}>To start it sooner: ${text}</li>`)}
+      ${why?.ahead?.length ? html`<li>${format.plural(why.ahead.length, "job")} ahead in the queue</li>` : null}
     </ul>` : null}
   </section>`;
 }
@@ -133,7 +133,7 @@ function Reason({ job, why }) {
 
 function Actions({ job, load }) {
   const [asking, setAsking] = useState(null);
-  const key = useMemo(() => crypto.randomUUID?.() ?? String(Math.random()), [asking]); // a repeated request is one job
+  const key = useMemo(() => crypto.randomUUID?.() ?? String(Math.random()), [asking]); // repeated requests create one job
   if (!may("member")) return null;
   const cancel = async () => {
     await request(jobPath(job.id, "/cancel"), { method: "POST" });
@@ -150,10 +150,10 @@ function Actions({ job, load }) {
     <button class="button" onClick=${() => setAsking("repeat")}>Submit again</button>
     ${over ? null : html`<button class="button danger-quiet" disabled=${job.state === "stopping"} onClick=${() => setAsking("cancel")}>Cancel job</button>`}
     ${asking === "cancel" ? html`<${Confirm} title=${`Cancel ${job.name}?`} verb="Cancel the job" doIt=${cancel} onClose=${() => setAsking(null)}>
-      <p>Its workers end${job.workers ? ` (${job.workers} now)` : ""}. What it wrote so far stays; it cannot be taken up again.</p>
+      <p>Its ${job.workers ? format.plural(job.workers, "worker") : "workers"} will be stopped. Logs and files written so far are kept. A cancelled job cannot be resumed.</p>
     <//>` : null}
     ${asking === "repeat" ? html`<${Confirm} title=${`Submit ${job.name} again?`} verb="Submit" tone="primary" doIt=${repeat} onClose=${() => setAsking(null)}>
-      <p>A new job with the same spec and the same code is handed in for ${job.tenant}.</p>
+      <p>Submits a new job with the same spec and code for tenant ${job.tenant}.</p>
     <//>` : null}
   </div>`;
 }

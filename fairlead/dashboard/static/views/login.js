@@ -1,4 +1,4 @@
-// Logging in: a token for a cookie.
+// The login view: exchanges a token for a session cookie.
 
 import { logIn } from "../api.js";
 import { Shape } from "../parts.js";
@@ -30,7 +30,7 @@ export function LoginView({ brand, theme }) {
     <form class="login" onSubmit=${submit}>
       <div class="top">${brand}${theme}</div>
       <h1>Log in</h1>
-      <p class="dim">With a token of this platform. It is exchanged for a session of twelve hours and not kept here.</p>
+      <p class="dim">Use a token of this platform. It opens a session of at most twelve hours and is not stored in the browser.</p>
       <label for="token">Token</label>
       <input
         id="token" ref=${field} type="password" autocomplete="current-password" spellcheck=${false} required
@@ -38,15 +38,15 @@ export function LoginView({ brand, theme }) {
         aria-invalid=${problem ? "true" : undefined} aria-describedby=${problem ? "login-problem" : "login-help"}
       />
       ${problem
-        ? html`<p class="wrong" id="login-problem" role="alert"><${Shape} of="failed" />${words(problem)}</p>`
-        : html`<p class="hint" id="login-help">No token? <code>fairlead token create</code>, or ask who runs the platform.</p>`}
+        ? html`<p class="wrong" id="login-problem" role="alert"><${Shape} of="failed" />${errorText(problem)}</p>`
+        : html`<p class="hint" id="login-help">No token? Run <code>fairlead token create</code> or ask the platform's admin.</p>`}
       <button class="button primary" disabled=${busy || !token}>${busy ? "Logging in …" : "Log in"}</button>
     </form>
   </main>`;
 }
 
-function words(problem) {
-  if (problem.status === 401) return "That token opens nothing here: it is unknown, expired or revoked.";
+function errorText(problem) {
+  if (problem.status === 401) return "Invalid token: unknown, expired or revoked.";
   if (problem.status === 429) return `${problem.message}; ${problem.fix}`;
   return problem.message;
 }

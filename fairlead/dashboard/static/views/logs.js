@@ -1,4 +1,4 @@
-// What the workers write, followed line by line. It is strangers' text: it becomes text nodes and nothing else.
+// The workers' output, followed line by line. It is untrusted, so it becomes text nodes only.
 
 import { jobPath } from "../api.js";
 import { on } from "../live.js";
@@ -49,15 +49,15 @@ export function Logs({ job }) {
 }
 
 const WORDS = {
-  loading: "reading …", waiting: "nothing before it starts", following: "following", ended: "complete", away: "trying again …",
+  loading: "loading …", waiting: "no output before the job starts", following: "following", ended: "complete", away: "reconnecting …",
 };
 
-// Reads until it is told to stop; after a break it goes on where it was. Returns what stops it.
+// Follows the log, resuming after a lost connection. Returns a function that stops it.
 function listen(id, worker, box, following, setState) {
   const over = new AbortController();
   const sink = lines(box, following);
   let lastId = null, done = false;
-  const hear = ({ kind, id: place, data }) => {
+  const onEvent = ({ kind, id: place, data }) => {
     if (place) lastId = place;
     if (kind === "line") sink.add(JSON.parse(data));
     if (kind === "end") done = true;
@@ -66,7 +66,7 @@ function listen(id, worker, box, following, setState) {
     while (!over.signal.aborted && !done) {
       try {
         const query = { follow: "true", tail: FIRST, worker };
-        await read(jobPath(id, "/logs"), { query, lastId, signal: over.signal, onOpen: () => setState("following"), onEvent: hear });
+        await read(jobPath(id, "/logs"), { query, lastId, signal: over.signal, onOpen: () => setState("following"), onEvent });
       } catch {
         if (over.signal.aborted) return;
       }
@@ -87,7 +87,7 @@ function listen(id, worker, box, following, setState) {
   };
 }
 
-// Lines are gathered for a frame and put in together; the oldest go when there are too many.
+// Appends lines once per frame and drops the oldest beyond the limit.
 function lines(box, following) {
   let waiting = [], frame = null;
   function flush() {
@@ -113,7 +113,7 @@ function lines(box, following) {
 }
 
 // eslint-disable-next-line no-control-regex
-const CONTROL = /\u001b\[[0-9;?]*[ -/]*[@-~]|[\u0000-\u0008\u000b-\u001f\u007f]/g; // colours of terminals, and worse
+const CONTROL = /\u001b\[[0-9;?]*[ -/]*[@-~]|[\u0000-\u0008\u000b-\u001f\u007f]/g; // terminal colours and other control sequences
 
 function line(worker, text) {
   const row = document.createElement("div"), tag = document.createElement("span"), body = document.createElement("span");

@@ -1,4 +1,4 @@
-// Pipelines: the newest ones, and one as a graph whose stages change as they run.
+// The pipelines view: the newest pipelines, and one pipeline as a live graph.
 
 import { request, who } from "../api.js";
 import * as format from "../format.js";
@@ -9,11 +9,11 @@ import { href } from "../router.js";
 import { coalesced, html, useCell, useEffect, useMemo, useNow, useState } from "../ui.js";
 
 const EVERY_MS = 700, IDLE_MS = 5000;
-const SMALLEST = 0.82;  // a graph that is too wide is drawn smaller, down to this; then it scrolls
+const SMALLEST = 0.82;  // wide graphs are scaled down to this factor, then they scroll
 const ENDED = new Set(["succeeded", "failed", "cancelled"]);
 const ORDER = ["running", "starting", "stopping", "queued", "waiting", "succeeded", "cached", "failed", "skipped", "cancelled"];
 
-// Loads again when something happened to pipelines or jobs, and now and then.
+// Reloads after every event, and every few seconds.
 function useFresh(path, query) {
   const [found, setFound] = useState(null);
   const [problem, setProblem] = useState(null);
@@ -47,11 +47,11 @@ export function PipelinesView() {
   return html`
     <div class="head"><h1 tabindex="-1">Pipelines</h1></div>
     <${Trouble} problem=${problem} again=${load} />
-    ${page === null ? html`<p class="loading">Looking at the pipelines …</p>` : null}
+    ${page === null ? html`<p class="loading">Loading pipelines …</p>` : null}
     ${page?.items.length === 0 ? html`<${Empty} title="No pipelines yet">Run one: <code>fairlead pipeline run file.py:pipeline</code><//>` : null}
     ${page?.items.length ? html`<section class="panel"><div class="scroll-x" tabindex="0" role="region" aria-label="Pipelines">
       <table class="grid"><thead><tr><th scope="col">Name</th><th scope="col">Tenant</th><th scope="col">State</th>
-        <th scope="col">Stages</th><th scope="col">Since</th><th scope="col" class="num">For</th></tr></thead>
+        <th scope="col">Stages</th><th scope="col">Submitted</th><th scope="col" class="num">Elapsed</th></tr></thead>
       <tbody>${page.items.map((each) => html`<tr key=${each.id}>
         <th scope="row"><a href=${href("pipeline", each.id)}>${each.name}</a> <small class="dim">${each.id}</small></th>
         <td><${Tenant} name=${each.tenant} /></td><td><${State} of=${each.state} /></td>
@@ -74,7 +74,7 @@ export function PipelineView({ id }) {
   }, [pipeline?.name]);
   if (pipeline === null) {
     return html`<div key="head" class="head job-head"><div><h1 tabindex="-1">Pipeline</h1></div></div><${Trouble} problem=${problem} again=${load} />
-      ${problem ? null : html`<p class="loading">Looking at the pipeline …</p>`}`;
+      ${problem ? null : html`<p class="loading">Loading pipeline …</p>`}`;
   }
   const cancel = async () => {
     await request(`pipelines/${encodeURIComponent(pipeline.id)}/cancel`, { method: "POST" });
@@ -98,13 +98,13 @@ export function PipelineView({ id }) {
     ${stage ? html`<${Details} stage=${stage} stages=${pipeline.stages} choose=${choose} now=${now} />` : null}
     <${Table} stages=${pipeline.stages} now=${now} />
     ${asking ? html`<${Confirm} title=${`Cancel ${pipeline.name}?`} verb="Cancel the pipeline" onClose=${() => setAsking(false)}
-      doIt=${() => cancel().catch(complain)}>Nothing more of it is started, and the stages that run are ended.<//>` : null}
+      doIt=${() => cancel().catch(complain)}>Running stages will be stopped, and no other stages will start.<//>` : null}
   `;
 }
 
 const took = (stage, now) => (stage.started_s == null || stage.state === "cached" ? "" : format.duration((stage.finished_s ?? now) - stage.started_s));
 
-// The boxes are buttons for keyboard and pointer alike; the table below says the same in words.
+// Boxes are buttons, also for the keyboard; the table below holds the same information.
 function Graph({ stages, chosen, choose, now }) {
   const { boxes, edges, width, height } = useMemo(() => layout(stages), [stages]);
   const style = { maxWidth: `${width}px`, minWidth: `${Math.round(SMALLEST * width)}px` };
@@ -116,7 +116,7 @@ function Graph({ stages, chosen, choose, now }) {
     </svg></div>`;
 }
 
-// Through the points: bent between layers, straight where it passes one.
+// A path through the points, curved between layers and straight across them.
 function curve([[x, y], ...rest]) {
   return rest.reduce(({ path, x: from, y: high }, [to, next]) => {
     const bend = (to - from) / 2;
@@ -150,9 +150,9 @@ function Details({ stage, stages, choose, now }) {
       ${stage.attempts > 1 ? html`<span>${stage.attempts} attempts</span>` : null}
       ${stage.job ? html`<${JobLink} id=${stage.job} />` : null}</p>
     ${stage.message ? html`<p class=${stage.state === "failed" ? "wrong" : ""}>${stage.message}</p>` : null}
-    ${stage.gave ? html`<p>Gave <code>${stage.gave}</code>${stage.gave_bytes ? html`, ${format.bytes(stage.gave_bytes)} in memory` : null}</p>` : null}
-    <${Neighbours} title="Comes after" names=${stage.upstream} choose=${choose} />
-    <${Neighbours} title="Comes before" names=${after} choose=${choose} />
+    ${stage.gave ? html`<p>Result <code>${stage.gave}</code>${stage.gave_bytes ? html`, ${format.bytes(stage.gave_bytes)} in memory` : null}</p>` : null}
+    <${Neighbours} title="Depends on" names=${stage.upstream} choose=${choose} />
+    <${Neighbours} title="Needed by" names=${after} choose=${choose} />
   </section>`;
 }
 
@@ -163,9 +163,9 @@ function Neighbours({ title, names, choose }) {
 }
 
 function Table({ stages, now }) {
-  return html`<section class="panel" aria-labelledby="stages-title"><h2 id="stages-title">In words</h2>
+  return html`<section class="panel" aria-labelledby="stages-title"><h2 id="stages-title">Stages in a table</h2>
     <div class="scroll-x" tabindex="0" role="region" aria-label="Stages"><table class="grid in-words"><thead><tr>
-      <th scope="col">Stage</th><th scope="col">State</th><th scope="col" class="num">Took</th><th scope="col">After</th><th scope="col">Gave, or why not</th>
+      <th scope="col">Stage</th><th scope="col">State</th><th scope="col" class="num">Time</th><th scope="col">Depends on</th><th scope="col">Result or error</th>
     </tr></thead><tbody>${stages.map((stage) => html`<tr key=${stage.name}>
       <th scope="row">${stage.job ? html`<${JobLink} id=${stage.job}>${stage.name}<//>` : stage.name}</th><td><${State} of=${stage.state} /></td>
       <td class="num">${took(stage, now) || format.NONE}</td><td class="words">${stage.upstream.join(", ") || format.NONE}</td>

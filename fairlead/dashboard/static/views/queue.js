@@ -1,9 +1,9 @@
-// The queue: every job with its state, why it is so, when it will start, and how far it is.
+// The queue view: jobs with state, reason, expected start and progress.
 
 import { who } from "../api.js";
 import * as format from "../format.js";
 import { on } from "../live.js";
-import { ended, jobs, loadJobs, lookAgain, moreJobs, tenants } from "../model.js";
+import { ended, jobs, loadJobs, markChanged, moreJobs, tenants } from "../model.js";
 import { Empty, JobLink, Meter, State, Tenant, Time, Trouble } from "../parts.js";
 import { setQuery } from "../router.js";
 import { coalesced, html, memo, own, useCell, useEffect, useMemo, useRef, useState, useNow } from "../ui.js";
@@ -13,7 +13,7 @@ const STATES = ["active", "queued", "running", "starting,stopping", "ended", "su
 const OPEN = new Set(STATES.slice(0, 4));
 const COLUMNS = [
   { name: "State" }, { name: "Job" }, { name: "Tenant" }, { name: "Workers", className: "num" },
-  { name: "Progress" }, { name: "Why, and when" }, { name: "For", className: "num" },
+  { name: "Progress" }, { name: "Reason and expected start" }, { name: "Elapsed", className: "num" },
 ];
 
 export function QueueView({ query }) {
@@ -24,13 +24,13 @@ export function QueueView({ query }) {
   const teams = useCell(tenants), narrow = useNarrow(), seen = useRef([]);
   const server = {
     state: wanted.state === "all" ? "" : wanted.state, tenant: wanted.tenant,
-    order: OPEN.has(wanted.state) ? "queue" : "newest", // what runs, then what has waited longest
+    order: OPEN.has(wanted.state) ? "queue" : "newest", // running jobs, then the longest waiting
   };
   const load = useMemo(() => coalesced(() => loadJobs(), 2000), []);
 
   useEffect(() => {
     document.title = "Queue · Fairlead";
-    const again = coalesced(() => lookAgain(seen.current), 3000); // reasons and expected starts of what is in sight
+    const again = coalesced(() => markChanged(seen.current), 3000); // reasons and expected starts of the visible jobs
     const offs = [on("resync", load), on("beat", again)];
     return () => {
       offs.forEach((off) => off());
@@ -62,15 +62,15 @@ export function QueueView({ query }) {
         <option value="">all</option>
         ${(teams ?? []).map((team) => html`<option key=${team.name} value=${team.name}>${team.name}</option>`)}
       </select></label>`}
-      <label class="grow">Name <input type="search" placeholder="part of a name or id" value=${wanted.name}
+      <label class="grow">Name <input type="search" placeholder="Part of a name or id" value=${wanted.name}
         onInput=${(event) => choose({ name: event.target.value })} /></label>
     </form>
     <${Trouble} problem=${problem} again=${load} />
-    ${total === null && !problem ? html`<p class="loading">Looking at the jobs …</p>` : null}
+    ${total === null && !problem ? html`<p class="loading">Loading jobs …</p>` : null}
     ${total !== null && shown.length === 0 ? html`<${Nothing} wanted=${wanted} all=${items.size} />` : null}
     ${shown.length ? html`<${VirtualTable} label="Jobs" columns=${COLUMNS} items=${shown} keyOf=${(job) => job.id}
       height=${narrow ? 104 : 50} onSeen=${onSeen} row=${(job) => html`<${Row} job=${job} />`} rowClass=${(job) => `job-row r-${job.state}`} />` : null}
-    ${next && wanted.name ? html`<p class="hint">Only the jobs loaded so far are searched. <button class="button small" onClick=${moreJobs}>Load more</button></p>` : null}
+    ${next && wanted.name ? html`<p class="hint">The search covers only the jobs loaded so far. <button class="button small" onClick=${moreJobs}>Load more</button></p>` : null}
   `;
 }
 
@@ -81,8 +81,8 @@ function Count({ shown, total, loading }) {
 }
 
 function Nothing({ wanted, all }) {
-  if (wanted.name && all) return html`<${Empty} title="No job has that name">Of ${format.plural(all, "job")} that are loaded none fits.<//>`;
-  return html`<${Empty} title="Nothing here">Hand in a job with <code>fairlead run</code> or <code>fairlead submit</code>.<//>`;
+  if (wanted.name && all) return html`<${Empty} title="No matching job">None of the ${format.plural(all, "loaded job")} matches.<//>`;
+  return html`<${Empty} title="No jobs">Submit a job with <code>fairlead run</code> or <code>fairlead submit</code>.<//>`;
 }
 
 const RANK = { stopping: 0, running: 0, starting: 0, queued: 1 };
@@ -91,7 +91,7 @@ const named = (part) => {
   return (job) => !text || job.name.toLowerCase().includes(text) || job.id.includes(text);
 };
 
-// What runs comes first, then what waits in the order in which it is expected to start, then what has ended.
+// Running jobs first, then waiting jobs by expected start, then ended jobs.
 function sorted(all) {
   return all.sort((a, b) => {
     const rank = (own(RANK, a.state) ?? 2) - (own(RANK, b.state) ?? 2);
@@ -113,7 +113,7 @@ const Row = memo(({ job }) => html`
   <td class="c-workers num">${workers(job)}</td>
   <td class="c-progress"><${Progress} job=${job} /></td>
   <td class="c-why"><span class="why" title=${job.reason?.text ?? ""}><${Expected} job=${job} />${job.reason?.text ?? ""}</span></td>
-  <td class="c-for num"><${For} job=${job} /></td>
+  <td class="c-for num"><${Elapsed} job=${job} /></td>
 `);
 
 function workers(job) {
@@ -122,7 +122,7 @@ function workers(job) {
 }
 
 export function Progress({ job }) {
-  if (!job.total_steps) return html`<span class="dim">${job.state === "running" ? "a command" : format.NONE}</span>`;
+  if (!job.total_steps) return html`<span class="dim">${job.state === "running" ? "no steps" : format.NONE}</span>`;
   const part = job.step / job.total_steps;
   return html`<span class="progress"><${Meter} part=${part} tone=${job.state === "failed" ? "bad" : ""} />
     <span class="num">${format.percent(part)}</span></span>`;
@@ -135,7 +135,7 @@ function Expected({ job }) {
   return html`<span class="expected" title=${format.moment(job.expected_start_s)}>${left > 1 ? `in ${format.duration(left)}` : "now"}</span>`;
 }
 
-function For({ job }) {
+function Elapsed({ job }) {
   const now = useNow();
   if (ended(job)) return html`<${Time} at=${job.finished_s} />`;
   const since = job.state === "queued" ? job.submitted_s : job.started_s ?? job.submitted_s;

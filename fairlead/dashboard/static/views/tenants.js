@@ -1,4 +1,4 @@
-// Tenants: what each held over time against what it was entitled to, how fair that was, and what it has used.
+// The tenants view: devices in use against entitlement over time, fairness, and usage.
 
 import { request } from "../api.js";
 import { Chart } from "../chart.js";
@@ -44,18 +44,18 @@ export function TenantsView() {
       </select></label>
     </div>
     <${Trouble} problem=${problem} again=${load} />
-    ${teams === null ? html`<p class="loading">Looking at the tenants …</p>` : html`
+    ${teams === null ? html`<p class="loading">Loading tenants …</p>` : html`
       <dl class="figures">
         <${Figure} label="Fairness (Jain's index)" value=${shares?.fairness == null ? format.NONE : shares.fairness.toFixed(3)}
-          note="1 is even, per weight" />
+          note="1: in use by weight" />
         <${Balance} balance=${shares?.balance} />
-        <${Figure} label="Devices held" value=${`${held} of ${shares?.devices ?? format.NONE}`} />
+        <${Figure} label="Devices in use" value=${`${held} of ${shares?.devices ?? format.NONE}`} />
         <${Figure} label="Tenants" value=${teams.length} note=${`${teams.filter((team) => team.running + team.queued).length} with jobs`} />
       </dl>
-      ${teams.length === 0 ? html`<${Empty} title="No tenants yet">Make one: <code>fairlead tenant create NAME</code><//>` : null}
+      ${teams.length === 0 ? html`<${Empty} title="No tenants yet">Create one: <code>fairlead tenant create NAME</code><//>` : null}
       ${shares && shares.tenants.length ? html`<section class="panel" aria-labelledby="shares-title">
-        <h2 id="shares-title">Share against entitlement</h2>
-        <p class="dim">Devices held (lines) and what each could claim while it had jobs (dashed).</p>
+        <h2 id="shares-title">Devices in use and entitlement</h2>
+        <p class="dim">Devices in use (solid) and entitled devices while the tenant had jobs (dashed).</p>
         <${Shares} shares=${shares} />
       </section>` : null}
       ${teams.length ? html`<${Ledger} teams=${teams} />` : null}
@@ -63,11 +63,11 @@ export function TenantsView() {
   `;
 }
 
-// Fairness as the policy keeps it: what everybody had lately of what was due to it, and whether that is being corrected.
+// Recent fairness as the scheduler tracks it, and whether it is compensating tenants.
 function Balance({ balance }) {
   if (!balance) return null;
-  return html`<${Figure} label="Fairness lately" value=${balance.index.toFixed(3)} tone=${balance.corrects ? "bad" : ""}
-    note=${balance.corrects ? balance.text : `corrected below ${balance.threshold}`} />`;
+  return html`<${Figure} label="Recent fairness" value=${balance.index.toFixed(3)} tone=${balance.corrects ? "bad" : ""}
+    note=${balance.corrects ? balance.text : `compensates below ${balance.threshold}`} />`;
 }
 
 function Shares({ shares }) {
@@ -86,14 +86,14 @@ function Shares({ shares }) {
     return [times, ...shown.flatMap((line) => [line.held, line.entitlement.map((amount) => amount || null)])].map(cut);
   }, [shares]);
   const words = shown
-    .map((line) => `${line.tenant} held ${format.figure(mean(line.held))} devices on average, entitled to ${format.figure(line.entitlement.at(-1))} now`)
+    .map((line) => `${line.tenant} used ${format.figure(mean(line.held))} devices on average, entitled to ${format.figure(line.entitlement.at(-1))} now`)
     .join("; ");
   const clock = (plot, value) => (value == null ? format.NONE : format.time(value));
   return html`<${Chart} series=${series} data=${data} words=${words} height=${280} x=${{ time: true, label: "at", value: clock }}
     scales=${{ y: { range: (plot, low, high) => [0, Math.max(1, high ?? 1) * 1.05] } }} />`;
 }
 
-// Where nobody had anything yet there is nothing to see: a young platform's chart begins with its first use.
+// The chart of a new platform starts at its first use of a device.
 function firstUse(lines) {
   const used = lines[0].held.findIndex((_, place) => lines.some((line) => line.held[place] || line.entitlement[place]));
   return Math.max(0, Math.min(used - 2, lines[0].held.length - 20));
@@ -101,7 +101,7 @@ function firstUse(lines) {
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 
-// Each tenant followed by those that divide its share, with how deep they stand.
+// Tenants in tree order, each with its depth.
 function inTree(teams) {
   const names = new Set(teams.map((team) => team.name));
   const below = new Map();
@@ -118,19 +118,19 @@ const counts = (byType) => Object.entries(byType ?? {}).map(([kind, devices]) =>
 function lent({ borrowed }) {
   if (Math.abs(borrowed ?? 0) < 0.005) return "";
   const amount = format.figure(Math.round(Math.abs(borrowed) * 100) / 100);
-  return borrowed > 0 ? `${amount} lent by others` : `${amount} lent to others`;
+  return borrowed > 0 ? `borrows ${amount} devices` : `lends ${amount} devices`;
 }
 
 function Ledger({ teams }) {
   const typed = teams.some((team) => counts(team.guarantee) || counts(team.most));
   return html`<section class="panel" aria-labelledby="ledger-title">
-    <h2 id="ledger-title">Ledger</h2>
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Ledger by tenant"><table class="grid">
+    <h2 id="ledger-title">Shares and limits</h2>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Shares and limits by tenant"><table class="grid">
       <thead><tr>
         <th scope="col">Tenant</th><th scope="col" class="num">Weight</th><th scope="col" class="num">Quota</th>
-        ${typed ? html`<th scope="col">Guaranteed</th><th scope="col">At most</th>` : null}
-        <th scope="col">Holds of entitled</th><th scope="col" class="num">Running</th><th scope="col" class="num">Waiting</th>
-        <th scope="col" class="num">Device time</th><th scope="col">Budget</th><th scope="col">Promise</th><th scope="col">Network</th>
+        ${typed ? html`<th scope="col">Guarantee</th><th scope="col">Maximum</th>` : null}
+        <th scope="col">Devices in use</th><th scope="col" class="num">Running</th><th scope="col" class="num">Queued</th>
+        <th scope="col" class="num">Device time</th><th scope="col">Budget</th><th scope="col">Default SLA</th><th scope="col">Network</th>
         <th scope="col">Folders</th>
       </tr></thead>
       <tbody>${inTree(teams).map(({ team, depth }) => html`<tr key=${team.name}>
@@ -159,8 +159,8 @@ function budget({ spending }) {
   if (!spending) return html`<span class="dim">none</span>`;
   const { used_hours: used, device_hours: limit, per, until_s: until, used_up: over } = spending;
   const tone = over ? "bad" : used / limit > 0.8 ? "hot" : "";
-  return html`<span class="progress" title=${`anew ${format.moment(until)}`}><${Meter} part=${used / limit} tone=${tone} />
-    <span class="num">${format.figure(Math.round(used * 100) / 100)} of ${format.figure(limit)} h per ${per}${over ? ", used up" : ""}</span></span>`;
+  return html`<span class="progress" title=${`resets ${format.moment(until)}`}><${Meter} part=${used / limit} tone=${tone} />
+    <span class="num">${format.figure(Math.round(used * 100) / 100)} of ${format.figure(limit)} device hours per ${per}${over ? ", used up" : ""}</span></span>`;
 }
 
 function promise(sla) {
