@@ -57,7 +57,8 @@ def test_every_limit_of_a_tenant_can_be_set_shown_and_taken_away(platform: Platf
     assert changed["policy"]["folders"] == ["/data/b", "/data/c"] and changed["budget"]["warn_at"] == 0.9
     assert changed["policy"]["retention"]["logs"] is None and changed["policy"]["retention"]["results"] == 7776000.0
     shown = platform.admin("tenant", "show", "limited").out
-    for fact in ("0 of 500 device hours used this month", "warning at 90 %", "/data/b, /data/c", "20.0 GB", "open", "90d0h"):
+    facts = ("0 of 500 device hours used this month", "warning at 90 %", "/data/b, /data/c", "20.0 GB", "open", "90d0h")
+    for fact in facts:
         assert fact in shown
     assert "0 % of 500h/month" in platform.admin("tenants").out
     assert "not granted" in platform.admin("tenant", "update", "limited", "--revoke", "/data/z", code=2).err
