@@ -110,6 +110,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         listener.close()
     for connection in made.server._connections:
         connection.line.close()
+    made.server._selector.close()
+    os.close(made.server._wake)
 
 
 def hello(session: str = "s", token: str = "token", held: tuple[str, ...] = ()) -> m.Hello:
