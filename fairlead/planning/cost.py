@@ -1,4 +1,4 @@
-"""What a plan costs: time of a step and its parts, memory of the memory_fraction worker, and where the time goes."""
+"""Estimates a plan: step time and its parts, and the memory of the fullest worker."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from fairlead.planning.topology import Placement, Topology, slowed
 PARTS = ("compute", "exchange", "tensor exchange", "bubble", "optimiser", "input", "waiting")
 
 MORE_STEPS = {"local-sgd": 0.004, "parameter-server": 0.03, "int8": 0.01, "bf16": 0.0}
-"""Steps that are needed on top for the same accuracy: per step of period, per step of staleness, by compression."""
+"""Additional steps for the same accuracy, as a fraction: per step of period, per step of staleness, by compression."""
 
 SPLIT_BACKWARD = 1.08
-"""A backward pass in two parts (inputs first, weights when there is time) walks its graph twice."""
+"""Cost factor of a split backward pass (inputs first, weights later), which walks the graph twice."""
 
 
 PIPELINE_SETUP = 2
-"""What a step of a pipeline costs besides its micro-batches, in times of what one of them does."""
+"""Fixed cost of a pipeline step, in multiples of the per-micro-batch overhead."""
 
 CORRECTION_RANGE = (0.1, 20.0)
-"""Between which a correction is looked for."""
+"""Bounds of the search for a correction."""
 
 LEAST_S = 1e-9
-"""No step takes less, whatever a profile says."""
+"""Lower bound of a step time, whatever a profile says."""
 
 MOST_BYTES = 2.0**62
-"""No worker is said to need more: a whole number that any store and message can hold."""
+"""Upper bound of reported memory: fits any store and message as an integer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is expected of a plan."""
+    """The predicted time and memory of a plan."""
 
     plan: Plan
     step_s: float
     samples_per_s: float
-    memory_bytes: float  # of the worker that needs most, relative to what it has
+    memory_bytes: float  # of the worker with the highest need relative to its device
     fits: bool
-    parts: Mapping[str, float]  # seconds of the step by cause
-    steps_factor: float = 1.0  # steps to the same accuracy, against an exact plan
+    parts: Mapping[str, float]  # seconds of the step by part
+    steps_factor: float = 1.0  # steps to the same accuracy, relative to an exact plan
 
     @property
     def bottleneck(self) -> str:
@@ -56,12 +56,12 @@ class Estimate:
 
     @property
     def adjusted_step_s(self) -> float:
-        """What plans are compared by: time to accuracy, not the time of a step alone."""
+        """Step time multiplied by the steps to accuracy: plans are ranked by it."""
         return self.step_s * self.steps_factor
 
 
 def plan_kind(plan: Plan | Shape) -> str:
-    """Plans that err alike: corrections are learned per kind."""
+    """The kind of a plan, such as ddp+tp. Corrections are learned per kind."""
     served = plan.sync == "parameter-server"
     names = [
         ("fsdp" if plan.sharded else "ddp" if plan.buckets else "ps" if served else "dp") if plan.data > 1 else "",
@@ -78,7 +78,7 @@ def steps_factor(plan: Plan | Shape) -> float:
 
 
 def stage_edges(model: ModelProfile, plan: Plan) -> tuple[int, ...]:
-    """The first layer of each stage, and the end."""
+    """Index of the first layer of each stage, and the number of layers."""
     names = {layer.name: place for place, layer in enumerate(model.layers)}
     missing = [cut for cut in plan.cuts if cut not in names]
     if missing:
@@ -87,17 +87,17 @@ def stage_edges(model: ModelProfile, plan: Plan) -> tuple[int, ...]:
 
 
 def pipeline_s(plan: Plan | Shape, busy: float, passing: float) -> float:
-    """All micro-batches through all stages: the busiest stage sets the pace, the fill depends on the schedule."""
+    """Seconds for all micro-batches through all stages: the busiest stage sets the pace, the schedule the fill."""
     return (plan.microbatches * busy + max(0.0, passing - busy) * fill_fraction(plan)) * schedule_factor(plan)
 
 
 def schedule_factor(plan: Plan | Shape) -> float:
-    """What a schedule costs by itself."""
+    """Cost factor of a schedule itself."""
     return SPLIT_BACKWARD if plan.schedule == "zero-bubble" else 1.0
 
 
 def fill_fraction(plan: Plan | Shape) -> float:
-    """Of the time that a pipeline takes to fill: how much is left idle by the schedule."""
+    """The fraction of the fill time that a schedule leaves idle."""
     if plan.schedule == "interleaved":
         return 1 / plan.chunks
     return FORWARD if plan.schedule == "zero-bubble" else 1.0
@@ -106,13 +106,13 @@ def fill_fraction(plan: Plan | Shape) -> float:
 def stage_s(
     sums: LayerSums, start: int, stop: int, device: Device, speed: float, before: Link | None
 ) -> tuple[float, float]:
-    """Of one stage and micro-batch: how long the worker is busy, and how long it takes to come through."""
+    """For one stage and micro-batch: seconds that the worker is busy, and seconds to pass the stage."""
     computing = sums.busy_s(start, stop)
     if stop - start < sums.layers:
         computing += device.microbatch_s / speed
     if before is None:
         return computing, computing
-    sending = 2 * send_s(sums.outputs[start - 1], before)  # activations there, gradients back
+    sending = 2 * send_s(sums.outputs[start - 1], before)  # activations forward, gradients back
     handling = 2 * (device.message_s or device.step_s) / speed
     return max(computing + handling, sending), computing + handling + sending
 
@@ -130,9 +130,9 @@ class _ReplicaCost:
 
 
 def estimate(model: ModelProfile, topology: Topology, plan: Plan, factor: float | None = None) -> Estimate:
-    """Time and memory of one step under this plan, whether or not it fits; with this correction, or the known one.
+    """Predict time and memory of one step, even of a plan that does not fit; ``factor`` replaces the known correction.
 
-    A correction slows the workers down, not the wires between them.
+    A correction slows workers down, not links.
     """
     placement = topology.placement(plan)
     if factor is None:
@@ -160,7 +160,7 @@ def estimate(model: ModelProfile, topology: Topology, plan: Plan, factor: float 
 
 
 def fit_correction(model: ModelProfile, topology: Topology, plan: Plan, measured_s: float) -> float:
-    """The correction with which this plan would have been predicted to take what it took."""
+    """The correction factor with which the prediction for this plan equals the measured step time."""
     low, high = CORRECTION_RANGE
     for _ in range(24):
         middle = math.sqrt(low * high)
@@ -169,9 +169,9 @@ def fit_correction(model: ModelProfile, topology: Topology, plan: Plan, measured
 
 
 def _asynchronous_step_s(plan: Plan, pieces_s: Sequence[float]) -> float:
-    """A step of which each worker takes as many pieces as it has time for, given what a piece takes each of them.
+    """Step time of a parameter server, given each worker's seconds per piece.
 
-    Speeds add up, unless one piece of the slowest lasts longer than the others may run ahead.
+    Speeds add up, unless one piece of the slowest worker lasts longer than the others may run ahead.
     """
     rates = [1 / max(piece_s, LEAST_S) for piece_s in pieces_s]
     whole = sum(rates) if len(rates) == plan.data else rates[0] * plan.data
@@ -224,7 +224,7 @@ def _replica_cost(model: ModelProfile, plan: Plan, placement: Placement, at: int
     total = pipeline_s(plan, max(busy), passing) if plan.pipeline > 1 else plan.microbatches * busy[0]
     if plan.pipeline > 1:
         slow = min(row[at] for row in placement.speeds)
-        rest = max(0.0, 1 - slow) * placement.period_s  # who waits for its turn then runs at full speed for a while
+        rest = max(0.0, 1 - slow) * placement.period_s  # a worker that waited runs at full speed for a while
         total -= min(max(0.0, total - plan.microbatches * max(busy)), rest)
         total += PIPELINE_SETUP * placement.devices[0][at].microbatch_s / slow
     computing = plan.microbatches * sum(busy) / len(busy)

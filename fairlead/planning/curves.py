@@ -1,4 +1,4 @@
-"""Speed curves for the scheduler: the best plan and its speed for each gang that a job could be given."""
+"""Computes speed curves for the scheduler: the best plan and its speed for each possible gang of a job."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fairlead.planning.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A gang: so many devices of each type, no further apart than ``level``; what it would do."""
+    """A gang (devices by type, no further apart than ``level``) with its best plan and speed."""
 
     devices: tuple[tuple[str, int], ...]
     level: int
     plan: Plan | None  # None: the model does not fit
-    samples_per_s: float  # of an exact plan, or as many as they are worth (``useful_per_s``)
+    samples_per_s: float  # as `useful_samples_per_s` counts them
 
 
 def speed_curve(
     model: ModelProfile, devices: Mapping[str, Device], links: Sequence[Link], sizes: Sequence[int], per_node: int = 8,
     speeds: Mapping[str, float] | None = None, *, wanted: str = "auto", banned: Collection[str] = (),
 ) -> list[CurvePoint]:  # fmt: skip
-    """For each type and size, and each level that its gang may cross.
+    """One point for each device type, gang size and topology level.
 
-    ``speeds``: what workers get of the devices of a type, such as half a core. ``wanted``: what was asked for instead
-    of the best plan; ``banned``: kinds of plans that are not run.
+    ``speeds``: the part of a device that a worker gets, by type, such as half a core. ``wanted``: the requested plan
+    family; ``banned``: kinds of plans to leave out.
     """
     budget = Budget(CURVE_CANDIDATES)
     found: list[CurvePoint] = []
@@ -55,7 +55,7 @@ def speed_curve(
 
 
 def _sizes_to_search(sizes: Sequence[int]) -> list[int]:
-    """Those asked for, and smaller ones: a gang may leave workers without work."""
+    """The requested sizes and smaller ones: a gang may leave workers idle."""
     powers = {2**power for power in range(max(sizes).bit_length())}
     return sorted({*sizes, *(size for size in range(1, min(SMALL_GANG, max(sizes)) + 1)), *powers} - {0})
 
@@ -67,16 +67,16 @@ def _best_by_size(
     near: Mapping[int, Estimate],
     budget: Budget,
 ) -> dict[int, Estimate]:
-    """The best plan of each gang. As workers are equal, it uses all of them or was found for fewer before.
+    """The best plan of each gang. Workers are equal, so it uses all of them or was found for a smaller gang.
 
-    ``near`` are the plans of gangs on one node: the part of a wider gang that sits on one can run those.
+    ``near`` are the plans of gangs on one node, which the part of a wider gang on one node can also run.
     """
     swiftest: Estimate | None = None
     found: dict[int, Estimate] = {}
     for size, hardware in sorted(gangs.items()):
         room = sum(seat.node == hardware.seats[0].node for seat in hardware.seats)
         tried = [near[at] for at in (max((known for known in near if known <= room), default=0),) if at]
-        if size in near and near[size].plan.workers_used == size:  # what is best on one node is seldom bad on two
+        if size in near and near[size].plan.workers_used == size:  # the best plan on one node is rarely bad on two
             tried.append(estimate(model, Topology(hardware), near[size].plan))
         swiftest = _fastest_fitting(swiftest, tried)
         limit_s = inf if swiftest is None else swiftest.adjusted_step_s
@@ -91,7 +91,7 @@ def _best_by_size(
 
 
 def _fastest_fitting(known: Estimate | None, tried: Sequence[Estimate]) -> Estimate | None:
-    """The best of all that fit; what was known before stays if none is better."""
+    """The fastest estimate that fits; the known one wins ties."""
     every = [one for one in (known, *tried) if one is not None and one.fits]
     return min(every, key=lambda one: one.adjusted_step_s, default=None)
 
@@ -103,14 +103,14 @@ def _curve_point(kind_of: str, size: int, level: int, one: Estimate | None) -> C
 
 
 def useful_samples_per_s(one: Estimate) -> float:
-    """Samples per second that count: plans that need more steps for the same accuracy are worth less (U3)."""
+    """Samples per second, reduced for plans that need more steps to the same accuracy (U3)."""
     return one.samples_per_s / one.steps_factor
 
 
 def equal_gang(
     device: Device, links: Sequence[Link], size: int, level: int, per_node: int, speed: float = 1.0
 ) -> Hardware:
-    """Equal workers that cross no wider level than this: on one node, or full nodes of so many devices."""
+    """A gang of equal workers that crosses ``level``: on one node, or on full nodes of ``per_node`` devices."""
     room = size if level == 0 else min(per_node, max(1, size // 2))
     seats = tuple(Seat(device.name, f"n{at // room}", speed) for at in range(size))
     near = links[0]
@@ -118,7 +118,7 @@ def equal_gang(
 
 
 def mixed_gang_point(model: ModelProfile, hardware: Hardware) -> CurvePoint:
-    """Of one very gang, of whatever devices it consists."""
+    """The curve point of one concrete gang, also of mixed devices."""
     counts: dict[str, int] = {}
     for seat in hardware.seats:
         counts[seat.device] = counts.get(seat.device, 0) + 1

@@ -1,4 +1,4 @@
-"""Layers summed up: time, parameters and bytes of any run of layers on one device, in constant time each."""
+"""Prefix sums over layers: time, parameters and bytes of any run of layers in constant time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from fairlead.planning.collectives import all_reduce_s, exchange_cost_s, ring_cp
 from fairlead.planning.profiles import Calibration, Device, Layer, Link, ModelProfile
 
 FORWARD = 1 / 3
-"""Of the time of forward and backward together: a backward pass computes two products for each of the forward's."""
+"""The forward pass's part of forward and backward: a backward pass computes two products for each forward product."""
 
 TRAFFIC = 2.0
-"""Times that kept activations cross the memory bus in a forward pass: written by one operation, read by the next."""
+"""How often kept activations cross the memory bus in a forward pass: written once, read once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSums:
-    """Prefix sums over the layers for micro-batches of so many samples, cut over ``tensor`` workers."""
+    """Prefix sums over the layers for one micro-batch size and tensor degree."""
 
-    busy: tuple[float, ...]  # forward and backward, with recomputation and exchanges of the tensor group
-    exchange: tuple[float, ...]  # of that: exchanges of the tensor group
+    busy: tuple[float, ...]  # seconds of forward and backward, with recomputation and tensor exchanges
+    exchange: tuple[float, ...]  # of these: tensor exchanges
     parameters: tuple[float, ...]  # on one worker
     kept: tuple[float, ...]  # bytes of activations on one worker, one micro-batch
-    groups: tuple[int, ...]  # of each layer: what recomputation computes again as one
-    outputs: tuple[float, ...]  # bytes that each layer hands on, one micro-batch (not summed)
-    frozen: tuple[float, ...]  # bytes of weights that are not trained
-    buffers: tuple[float, ...]  # bytes of what is no parameter
+    groups: tuple[int, ...]  # of each layer: layers of one group are recomputed together
+    outputs: tuple[float, ...]  # output bytes of each layer, one micro-batch (not summed)
+    frozen: tuple[float, ...]  # bytes of frozen weights
+    buffers: tuple[float, ...]  # bytes of buffers
 
     @property
     def layers(self) -> int:
@@ -40,7 +40,7 @@ class LayerSums:
         return self.exchange[stop] - self.exchange[start]
 
     def parameter_count(self, start: int, stop: int) -> float:
-        """Parameters."""
+        """Parameters of these layers."""
         return self.parameters[stop] - self.parameters[start]
 
     def largest_layer(self, start: int, stop: int) -> float:
@@ -57,11 +57,11 @@ class LayerSums:
         return self.kept[stop] - self.kept[start]
 
     def input_bytes(self, start: int) -> float:
-        """What the layer before hands over."""
+        """Bytes that the layer before ``start`` hands over."""
         return self.outputs[start - 1] if start else 0.0
 
     def recompute_bytes(self, start: int, stop: int, flight: float) -> tuple[float, float]:
-        """Activations with recomputation: what comes into all groups, and all of the heaviest while it is computed."""
+        """Activation bytes with recomputation: the inputs of all groups, and all activations of the largest group."""
         kept = 0.0
         inside: dict[int, float] = {}
         for at in range(start, stop):
@@ -79,7 +79,7 @@ class LayerSums:
 def layer_sums(
     model: ModelProfile, device: Device, speed: float, samples: float, tensor: int, link: Link, recompute: bool = False
 ) -> LayerSums:
-    """What each layer costs a worker of this device and speed that computes ``samples`` at a time."""
+    """The cost of each layer on a device of this speed, with ``samples`` per micro-batch."""
     times, exchanges, parameters, kept, outputs = [], [], [], [], []
     known = model.calibration
     scales = _calibrated_times(model, device, known)
@@ -90,7 +90,7 @@ def layer_sums(
         talk = 0.0
         if tensor > 1 and layer.exchanges:
             size = layer.exchange_bytes * samples / layer.exchanges
-            again = 1.5 if recompute else 1.0  # half of the exchanges are of the forward pass
+            again = 1.5 if recompute else 1.0  # recomputation repeats the forward exchanges, half of all
             wire_s, cpu_s = all_reduce_s(tensor, size, link), ring_cpu_s(tensor, size, device)
             talk = again * layer.exchanges * exchange_cost_s(wire_s, cpu_s, device, speed)
         times.append(time + talk)
@@ -124,14 +124,14 @@ def _worker_part(layer: Layer, tensor: int) -> _WorkerPart:
 
 
 def _roofline_times(layer: Layer, device: Device, dtype: str) -> tuple[float, float]:
-    """Seconds of forward and backward: per pass, and per sample."""
+    """Seconds of forward and backward by the roofline model: (per pass, per sample)."""
     computing = layer.flops / (device.flops(dtype) * device.efficiency)
     moving = TRAFFIC * layer.activation_bytes / device.memory_bytes_per_s
     return layer.kernels * device.launch_s / FORWARD, (computing + moving) / FORWARD
 
 
 def _calibrated_times(model: ModelProfile, device: Device, known: Calibration | None) -> list[tuple[float, float]]:
-    """The measured time divided among the layers: by their own measured times, else by what they should take."""
+    """The measured time divided among layers, by their measured times or the roofline; empty if not measured."""
     if known is None or known.device != device.name:
         return []
     guessed = [_roofline_times(layer, device, model.dtype) for layer in model.layers]

@@ -1,4 +1,4 @@
-"""What a worker must hold: parameters, gradients, optimiser state, activations in flight, buffers of exchanges."""
+"""Estimates the memory of a worker: parameters, gradients, optimiser state, activations in flight, buffers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, ModelProfile
 
 USABLE = 0.92
-"""Of a device's memory; the rest goes to the runtime, fragments and the libraries' own buffers."""
+"""Usable fraction of a device's memory; runtime, fragmentation and library buffers take the rest."""
 
 DEFERRED = 0.35
-"""Of the activations of its last stage: what zero-bubble keeps on top for the gradients of weights, which it computes
-later (measured on two stages; the first keeps no more than others do)."""
+"""Extra activations of zero-bubble on its last stage, as a fraction, kept for the delayed weight gradients (measured on
+two stages; the first keeps no more than with other schedules)."""
 
 LARGE_BYTES = float(1 << 30)
-"""A state beyond this is not gathered on one worker."""
+"""A larger state is not gathered on one worker."""
 
 
 def in_flight(plan: Plan, stage: int) -> float:
-    """Micro-batches whose activations a worker keeps at once; ``stage`` counts workers, from the input."""
+    """Micro-batches whose activations a worker keeps at once; ``stage`` counts workers from the input."""
     many, depth = plan.microbatches, plan.pipeline
     if depth == 1:
         return 1.0
@@ -37,11 +37,11 @@ def in_flight(plan: Plan, stage: int) -> float:
 
 @lru_cache(maxsize=4096)
 def in_flight_by_chunk(microbatches: int, depth: int, chunks: int, stage: int) -> tuple[tuple[int, ...], ...]:
-    """Of a worker with several stages that take turns: how many micro-batches each has in flight at full moments.
+    """Micro-batches in flight per chunk of an interleaved worker, at each moment that may be the fullest.
 
-    The first of its stages fills up before the others, and its activations may be the largest.
+    The first chunk fills before the others, and its activations may be the largest.
     """
-    each = microbatches // max(1, microbatches // depth)  # of a stage, before it is the next one's turn
+    each = microbatches // max(1, microbatches // depth)  # micro-batches of one chunk before the next takes its turn
     total = microbatches * chunks
     ahead = min(total, (depth - stage - 1) * 2 + (chunks - 1) * each)
     counts, seen = [0] * chunks, set[tuple[int, ...]]()
@@ -58,7 +58,7 @@ def in_flight_by_chunk(microbatches: int, depth: int, chunks: int, stage: int) -
 def worker_bytes(
     model: ModelProfile, plan: Plan, sums: LayerSums, spans: Sequence[tuple[int, int]], stage: int
 ) -> float:
-    """Of a worker that holds these runs of layers, each a stage of its own."""
+    """Bytes of a worker that holds these runs of layers, each a stage."""
     if plan.schedule != "interleaved":
         return sum(stage_bytes(model, plan, sums, start, stop, stage) for start, stop in spans)
     return max(
@@ -70,9 +70,9 @@ def worker_bytes(
 def stage_bytes(
     model: ModelProfile, plan: Plan, sums: LayerSums, start: int, stop: int, stage: int, flight: float | None = None
 ) -> float:
-    """Of a worker that holds these layers as this stage, for the micro-batches that ``sums`` was made for.
+    """Bytes of a worker that holds these layers as a stage, for the micro-batch size of ``sums``.
 
-    ``flight``: as many of them at once, if it is not what is usual for the schedule.
+    ``flight``: micro-batches at once, if not the usual number of the schedule.
     """
     held, largest = sums.parameter_count(start, stop), sums.largest_layer(start, stop)
     flight = in_flight(plan, stage) if flight is None else flight
@@ -81,23 +81,23 @@ def stage_bytes(
     many = plan.pipeline > 1 or plan.microbatches > 1
     besides = sums.buffer_bytes(start, stop) + _boundary_bytes(plan, sums, start, stop, flight)
     if plan.sharded:
-        # Two layers are whole at any time: the one that computes and the one that is being gathered; a third while
-        # gradients add up. In a pipeline the stage stays whole from its first micro-batch to its last.
+        # Two layers are gathered at any time: the one that computes and the next; a third while gradients accumulate.
+        # In a pipeline the stage stays gathered from its first micro-batch to its last.
         whole = held if plan.pipeline > 1 else (3 if many else 2) * largest
         still = (still + gradients) / plan.data + whole * (model.parameter_bytes + model.gradient_bytes)
         return still + besides + _activation_bytes(model, plan, sums, start, stop, flight)
     if plan.data > 1:
-        still += gradients * (1 + _compression_buffers(plan))  # the buffer in which they are exchanged
-    if plan.sync == "parameter-server":  # its own part twice more, and a buffer for each that asks
+        still += gradients * (1 + _compression_buffers(plan))  # the exchange buffer
+    if plan.sync == "parameter-server":  # two more copies of its part, and a buffer per requester
         still += held * 2 * model.parameter_bytes
-    if many:  # gradients add up: those of the largest layer are there twice for a moment
+    if many:  # gradients accumulate: the largest layer's exist twice for a moment
         adding = largest * model.gradient_bytes
         return still + gradients + adding + besides + _activation_bytes(model, plan, sums, start, stop, flight)
     return still + besides + _single_pass_bytes(model, plan, sums)
 
 
 def _boundary_bytes(plan: Plan, sums: LayerSums, start: int, stop: int, flight: float) -> float:
-    """Room of a stage for what comes in, and for gradients from ahead."""
+    """Bytes of a stage's inputs, and of the gradients from the next stage."""
     if plan.pipeline == 1:
         return 0.0
     ahead = sums.outputs[stop - 1] if stop < sums.layers else 0.0
@@ -105,9 +105,9 @@ def _boundary_bytes(plan: Plan, sums: LayerSums, start: int, stop: int, flight: 
 
 
 def _compression_buffers(plan: Plan) -> float:
-    """What compressed gradients need on top, in sizes of the gradients (fairlead/training/parallel/compression.py).
+    """Extra buffers of compressed gradients, in sizes of the gradients (fairlead/training/parallel/compression.py).
 
-    As int8 everybody's are held at once: as they came, widened, and widened with their scales; and what was lost.
+    int8 holds all ranks' gradients at once: as received, widened, and scaled; and the rounding error.
     """
     if plan.compression == "int8":
         return 2.25 * plan.data + 2.25
@@ -115,16 +115,16 @@ def _compression_buffers(plan: Plan) -> float:
 
 
 def _activation_bytes(model: ModelProfile, plan: Plan, sums: LayerSums, start: int, stop: int, flight: float) -> float:
-    """Activations of all micro-batches that are under way."""
+    """Activation bytes of all micro-batches in flight."""
     if not plan.recompute:
         return sums.activation_bytes(start, stop) * flight
-    if plan.pipeline > 1 and not model.blocks:  # a stage is computed again as a whole
+    if plan.pipeline > 1 and not model.blocks:  # the stage is recomputed as a whole
         return sums.input_bytes(start) * flight + sums.activation_bytes(start, stop)
     return sum(sums.recompute_bytes(start, stop, flight))
 
 
 def _single_pass_bytes(model: ModelProfile, plan: Plan, sums: LayerSums) -> float:
-    """Activations and gradients of one pass: a layer's activations go when its gradients come."""
+    """Peak of activations and gradients in one pass: a layer's activations are freed as its gradients appear."""
     count = sums.layers
     if plan.recompute:
         edges, heaviest = sums.recompute_bytes(0, count, 1.0)
@@ -135,11 +135,11 @@ def _single_pass_bytes(model: ModelProfile, plan: Plan, sums: LayerSums) -> floa
 
 
 def handover_bytes(model: ModelProfile, plan: Plan, device: Device) -> float:
-    """On top, where workers that hold parts of a model make it whole to load it and to hand it over."""
+    """Extra bytes of a worker that gathers a distributed model to load or hand over its state."""
     if not plan.sharded and plan.tensor == 1 and plan.pipeline == 1:
         return 0.0
     weights = model.parameters * model.parameter_bytes + model.fixed_bytes
-    if 3 * weights > LARGE_BYTES:  # handed over in parts; only a pipeline is made whole, to be evaluated
+    if 3 * weights > LARGE_BYTES:  # handed over in parts; only a pipeline is gathered, for evaluation
         return device.gathers * weights * (2 if plan.pipeline > 1 else 1)
     return device.gathers * (2 * weights + model.parameters * model.state_bytes)
 

@@ -1,4 +1,4 @@
-"""A model in fewer pieces: neighbours put together, so that planning a deep one takes no longer than a shallow one."""
+"""Merges neighbouring layers of a deep model, so that planning it takes no longer than a shallow one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.planning.profiles import Layer, ModelProfile
 
 
 def coarsened(model: ModelProfile, most: int) -> ModelProfile:
-    """The model in at most so many layers of about equal weight; cuts are then possible only between those."""
+    """The model with at most ``most`` layers of about equal weight; stages can be cut only between them."""
     if len(model.layers) <= most:
         return model
     weights = [layer.seconds or layer.flops for layer in model.layers]
@@ -18,7 +18,7 @@ def coarsened(model: ModelProfile, most: int) -> ModelProfile:
     runs: list[list[Layer]] = []
     passed = 0.0
     for place, (layer, weight) in enumerate(zip(model.layers, weights, strict=True)):
-        due = passed >= whole * len(runs) / most  # what is before it makes up for as many pieces as there are
+        due = passed >= whole * len(runs) / most  # the layers so far fill the existing pieces
         left = len(model.layers) - place
         if not runs or (due and len(runs) < most) or len(runs) + left <= most:
             runs.append([])

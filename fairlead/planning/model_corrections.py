@@ -1,4 +1,4 @@
-"""What measured steps teach about a model: corrections of its predicted times, by kind of plan."""
+"""Learns corrections of predicted step times from measured steps, by kind of plan."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from msgspec.structs import replace
 from fairlead.planning.profiles import ALL_KINDS, Hardware, ModelProfile, correction
 
 MOST, LEAST = 50.0, 0.02
-"""Whatever is measured beyond this says something about an accident, not about the model."""
+"""Bounds of a measured ratio; beyond them it reflects an accident, not the model."""
 
 
 PREDICTABLE = 16.0
-"""A prediction that is off by more does not know what the time goes into; a crowded machine alone may do less."""
+"""A ratio beyond this (or its inverse) means that the profile misses the main cost; a busy machine explains less."""
 
 
 def with_ratio(seen: Mapping[str, float], kind: str, ratio: float) -> dict[str, float]:
-    """What was seen, with one more of this kind: the correction that would have predicted what was measured.
+    """The ratios by kind (measured / predicted) with a new one added.
 
-    A known one moves half of the way, so that one odd run does not rule.
+    A known ratio moves half of the way (geometrically), so that one odd run does not dominate.
     """
     bounded = min(MOST, max(LEAST, ratio))
     known = seen.get(kind)
@@ -28,20 +28,21 @@ def with_ratio(seen: Mapping[str, float], kind: str, ratio: float) -> dict[str, 
 
 
 def is_predictable(seen: Mapping[str, float]) -> bool:
-    """Whether predictions are near enough to plan by: else what takes the time is nothing that a profile shows.
+    """True if predictions are close enough for planning. Else the time goes into something that no profile shows.
 
-    A model that waits for files or other machines is such a one; how it gets faster can only be tried. Where computing
-    was measured by itself, that decides: exchanges on a crowded machine may take any time.
+    An example is a model that waits for files or other machines. If compute was measured separately, it alone counts,
+    because exchanges on a busy machine may take any time.
     """
     judged = [seen[ALL_KINDS]] if ALL_KINDS in seen else list(seen.values())
     return all(1 / PREDICTABLE <= ratio <= PREDICTABLE for ratio in judged)
 
 
 def correction_factors(model: ModelProfile, hardware: Hardware, seen: Mapping[str, float]) -> dict[str, float]:
-    """The corrections that follow: what all kinds have in common apart, so that no ranking depends on who was measured.
+    """Correction factors: one common to all kinds, and one per kind relative to it.
 
-    A machine that is twice as slow as it seemed slows down all plans, also those that nobody has run yet: the time of
-    computing alone says how slow it is (``EVERY``), if somebody measured that, else what all kinds share.
+    A machine that is half as fast as assumed slows down all plans, also those not yet run. So the ranking must not
+    depend on which kinds were measured: the common factor (``ALL_KINDS``) is the measured one of compute alone, or
+    else the median over kinds.
     """
     if not seen:
         return {}
@@ -56,7 +57,7 @@ def uncorrected(model: ModelProfile) -> ModelProfile:
 
 
 def corrected(model: ModelProfile, hardware: Hardware, seen: Mapping[str, float]) -> ModelProfile:
-    """The model as one should reckon with it; one that was never timed is taken as it is."""
+    """The model with corrections from the measured ratios; a model without calibration is unchanged."""
     return _with_factors(model, correction_factors(model, hardware, seen))
 
 

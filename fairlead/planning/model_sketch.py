@@ -1,4 +1,4 @@
-"""A model of which only the first passes are known, as a profile: one piece that runs in whole copies."""
+"""Makes a coarse profile from the first passes of a model: one layer that runs only as whole copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COPIED_BYTES_PER_S = 5e9
 
 
 class Glance(Protocol):
-    """What was seen of it; :class:`fairlead.wire.Glance` is one."""
+    """Timings of the first passes; :class:`fairlead.wire.Glance` implements it."""
 
     @property
     def fixed_s(self) -> float: ...
@@ -24,7 +24,7 @@ class Glance(Protocol):
 
 
 def sketch_profile(parameters: int, batch_size: int, samples: int, seen: Glance) -> ModelProfile:
-    """Enough to weigh one process against copies; an optimiser as large as Adam's is assumed."""
+    """A profile to compare one process with replicas; assumes an optimiser state as large as Adam's."""
     update_s = parameters * (8.0 + 2 * STATE_BYTES) / COPIED_BYTES_PER_S
     return ModelProfile(
         layers=(Layer(name="model", parameters=parameters, activation_bytes=seen.kept_bytes),),

@@ -1,4 +1,4 @@
-"""The naive rule that people start with: compare the size of the data with that of the model (U3, the baseline)."""
+"""The baseline rule for choosing a plan: compare the size of the data with that of the model (U3)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fairlead.planning.stage_assignment import assign_stages
 from fairlead.planning.topology import Topology
 
 DWARFS = 10.0
-"""How many times larger one of the two must be to decide alone."""
+"""Ratio of the sizes beyond which the larger one decides alone."""
 
 
 def naive_plan(model: ModelProfile, hardware: Hardware) -> Plan:
-    """Data parallel if the data dwarfs the model, stages if the model dwarfs the data, both if they are alike."""
+    """Data parallel if the data dwarfs the model, pipeline stages if the model dwarfs the data, else both."""
     workers = len(hardware.seats)
     data, own = model.samples * model.sample_bytes, model.parameters * model.parameter_bytes
     if workers == 1:

@@ -1,4 +1,4 @@
-"""The Plan: how one training is spread over workers, as one value that planner, scheduler and workers share."""
+"""The Plan: how one training is distributed over workers; planner, scheduler and workers share it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Sync = Literal["none", "allreduce", "hierarchical", "local-sgd", "parameter-server"]
 Compression = Literal["none", "bf16", "int8"]
 Split = Literal["column", "row", "column-gathered", "vocabulary", "heads"]
-"""How a layer is cut over the tensor group: its outputs (and left so, or gathered at once), its inputs, its rows, or
-the heads of attention (of a module that counts them itself: only that number)."""
+"""How a layer is split over the tensor group: by outputs (left split, or gathered at once), inputs, rows, or attention
+heads (of a module that counts them itself: only that number)."""
 
 HEADS = ("heads", "num_heads", "n_heads", "n_head", "num_attention_heads")
-"""What modules call the number of their heads."""
+"""Attribute names for a module's number of heads."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Degrees multiply to the workers used. Worker ``(p, d, t)`` is number ``(p * data + d) * tensor + t``.
 
-    ``members`` says which of the workers that are there take these numbers; empty: all of them, in order.
+    ``members`` lists the workers that take these numbers; empty: all, in order.
     ``cuts`` names the submodule at which each stage but the first begins; with ``chunks`` stages per worker there are
     ``pipeline * chunks`` stages, and worker ``p`` has stages ``p, p + pipeline, ...`` (all in V order for zero-bubble
     with two chunks: ``p`` and ``2 * pipeline - 1 - p``).
@@ -38,15 +38,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cuts: tuple[str, ...] = ()
     splits: tuple[tuple[str, Split], ...] = ()  # (submodule, how), only with tensor > 1
     sync: Sync = "none"  # of the gradients, over the data dimension
-    buckets: bool = False  # sent in buckets while the backward pass goes on (DDP), else in one piece after it
-    bucket_bytes: int = 0  # of such a bucket; 0: as large as torch makes them
+    buckets: bool = False  # exchanged in buckets during the backward pass (DDP), else in one piece after it
+    bucket_bytes: int = 0  # size of a bucket; 0: the default of torch
     period: int = 1  # local-sgd: steps between two averages
     staleness: int = 0  # parameter-server: steps that a worker may be ahead of the slowest
     group: int = 1  # hierarchical: workers of the inner ring, which are neighbours in the data dimension
     compression: Compression = "none"
     sharded: bool = False  # parameters, gradients and optimiser state over the data dimension (FSDP2)
     shares: tuple[float, ...] = ()  # part of the global batch of each of ``data``, summing to 1; empty: equal
-    recompute: bool = False  # activations are computed again in the backward pass
+    recompute: bool = False  # recompute activations in the backward pass
     local_statistics: bool = False  # batch norm sees a micro-batch, not the global batch
     members: tuple[int, ...] = ()
 
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def exact(self) -> bool:
-        """Whether it keeps the maths of one process (to rounding)."""
+        """True if the plan gives the results of one process, up to rounding."""
         waits = self.sync != "local-sgd" and self.staleness == 0
         return waits and self.compression == "none" and not self.local_statistics
 
@@ -75,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return "·".join([*self._degrees(), *self._pipelining(), *self._synchronising()])
 
     def worker(self, stage: int, replica: int, part: int) -> int:
-        """Which worker holds this part of this stage (of the ``pipeline`` dimension) of this replica."""
+        """The worker that holds this tensor part of this stage of this replica."""
         number = (stage * self.data + replica) * self.tensor + part
         return self.members[number] if self.members else number
 
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return ["single"]
         kind = "fsdp" if self.sharded else "ddp" if self.buckets else "dp"
         if kind == "ddp" and self.data == self.workers_used and not self.members and not self.bucket_bytes:
-            return ["ddp"]  # as everybody knows it: on all workers
+            return ["ddp"]  # plain DDP on all workers
         data = [f"{kind}{self.data}"] if self.data > 1 else []
         return data + ([f"tp{self.tensor}"] if self.tensor > 1 else [])
 
@@ -108,13 +108,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ]
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain values, for JSON and for messages; :func:`plan_from` reads it back."""
+        """As plain values, for JSON and messages; :func:`plan_from` reads them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
 
 def plan_from(plain: Mapping[str, Any]) -> Plan:
-    """The plan that was written down; one that contradicts itself is refused."""
+    """Read a plan from plain values; refuses a contradictory one."""
     try:
         return msgspec.convert(dict(plain), Plan)
     except msgspec.ValidationError as error:
@@ -122,7 +122,7 @@ def plan_from(plain: Mapping[str, Any]) -> Plan:
 
 
 def find_contradiction(plan: Plan) -> str | None:
-    """Why these values are no plan; None when they are one."""
+    """Why these values contradict each other; None for a valid plan."""
     if min(plan.data, plan.tensor, plan.pipeline, plan.microbatches, plan.chunks, plan.period, plan.group) < 1:
         return "degrees and counts are whole numbers above 0"
     return _pipeline_contradiction(plan) or _replica_contradiction(plan) or _worker_contradiction(plan)
@@ -170,5 +170,5 @@ SINGLE = Plan()
 
 
 def ddp_plan(workers: int) -> Plan:
-    """What everybody would do: the baseline that every plan is compared with."""
+    """Plain DDP on all workers: the baseline of every comparison."""
     return Plan(data=workers, sync="allreduce", buckets=True) if workers > 1 else SINGLE

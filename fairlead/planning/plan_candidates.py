@@ -1,4 +1,4 @@
-"""The plans that are worth a look, before it is known where a pipeline is cut: degrees, batches, sharing, members."""
+"""Enumerates candidate plans without cuts: degrees, micro-batches, synchronisation, members."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from fairlead.planning.plan import Compression, Plan, Schedule, Sync
 from fairlead.planning.profiles import Hardware, ModelProfile
 
 SMALL_GANG = 8
-"""So few workers that every number of them is tried, also across nodes for tensor groups."""
+"""Up to this many workers, every gang size is tried, and tensor groups may cross nodes."""
 
 MOST_MICROBATCHES = 512
 MOST_WORKERS = 1 << 16
 
 SMALL_BUCKET = 1 << 20
-"""Bytes, where links are slow: torch's own buckets are so large that they leave before the backward pass ends only for
-large models."""
+"""Bucket bytes for slow links: with torch's own bucket size only large models send before the backward pass ends."""
 
 STALENESS = (2, 4)
-"""Steps that a worker of a parameter server may be ahead of the slowest: enough for one three or five times as slow."""
+"""Candidate staleness bounds: suit a worker that is three or five times as slow as the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Shape:
         return self.data * self.tensor * self.pipeline
 
     def plan(self, model: ModelProfile, cuts: tuple[str, ...] = (), members: tuple[int, ...] | None = None) -> Plan:
-        """With everything that the model adds to it."""
+        """The plan of this shape, completed with what the model determines (splits, batch norm)."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if members is not None:
             values["members"] = members
@@ -58,7 +57,7 @@ class Shape:
 
 
 def is_supported(shape: Shape) -> bool:
-    """Whether Fairlead can run such a plan today; the others are for plans on paper."""
+    """True if Fairlead can run such a plan; others exist only on paper."""
     return shape.sync != "parameter-server" or not shape.recompute
 
 
@@ -69,9 +68,9 @@ def _is_whole_copies(shape: Shape) -> bool:
 def shapes(
     model: ModelProfile, hardware: Hardware, *, on_paper: bool = True, allow_idle: bool = True
 ) -> Iterator[Shape]:
-    """All of them, each once; ``on_paper`` also those that cannot be carried out yet.
+    """All shapes, each once. ``on_paper`` includes those that Fairlead cannot run yet.
 
-    ``allow_idle``: also those that leave workers without work.
+    ``allow_idle`` includes those that leave workers idle.
     """
     everybody = [tuple(range(len(hardware.seats)))]
     for shape in _all_shapes(model, hardware, worker_selections(hardware) if allow_idle else everybody):
@@ -96,7 +95,7 @@ def _all_shapes(model: ModelProfile, hardware: Hardware, chosen: Sequence[tuple[
 
 
 def worker_selections(hardware: Hardware) -> list[tuple[int, ...]]:
-    """Which workers may take part: all; the fastest few; or those of one node. Ordered by node, then as given."""
+    """Candidate sets of workers: all, the fastest few, or those of one node. Ordered by node, then as given."""
     count = len(hardware.seats)
     power = [seat.speed * hardware.devices[seat.device].flops("float32") for seat in hardware.seats]
     nodes: dict[str, list[int]] = {}
@@ -122,20 +121,20 @@ def _tensor_degrees(model: ModelProfile, hardware: Hardware, members: Sequence[i
             continue
         near = all(
             hardware.level(members[at : at + degree]) == 0 for at in range(0, len(members), degree)
-        )  # beyond a node the exchanges of every layer would be waited for
+        )  # across nodes every layer would wait for its exchanges
         if degree == 1 or near or len(hardware.seats) <= SMALL_GANG:
             found.append(degree)
     return found
 
 
 def _with_sync(model: ModelProfile, hardware: Hardware, base: Shape, members: Sequence[int]) -> Iterator[Shape]:
-    """With every way of keeping its replicas alike."""
+    """The shape with every way of synchronising its replicas."""
     if base.data == 1:
         yield base
         return
     cards = all(hardware.device(worker).backend == "nccl" for worker in members)
     pure = base.data == base.workers_used
-    if not cards or not pure:  # one piece after the backward pass costs least where a core computes and sends
+    if not cards or not pure:  # one piece after the backward pass is cheapest where the CPU both computes and sends
         yield replace(base, sync="allreduce")
     if pure:  # parts of a model are summed in one piece (fairlead/training/parallel/fsdp.py, pipelines.py)
         yield replace(base, sync="allreduce", buckets=True)
@@ -156,7 +155,7 @@ def _with_sync(model: ModelProfile, hardware: Hardware, base: Shape, members: Se
 
 
 def _replicas_per_node(hardware: Hardware, base: Shape, members: Sequence[int]) -> int | None:
-    """Replicas per node, when all nodes have equally many, and more than one of each; of plain data parallelism."""
+    """Replicas per node, if equal on all nodes, more than one, and on more than one node; else None."""
     if base.pipeline > 1 or base.tensor > 1:
         return None
     nodes = [hardware.seats[worker].node for worker in members]
@@ -166,7 +165,7 @@ def _replicas_per_node(hardware: Hardware, base: Shape, members: Sequence[int]) 
 
 
 def _with_microbatches(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
-    """With every schedule and number of micro-batches that divides the batch."""
+    """The shape with every schedule and every number of micro-batches that divides the batch."""
     if shape.pipeline == 1:
         yield from _with_accumulation(model, shape)
         return
@@ -179,19 +178,19 @@ def _with_microbatches(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
         for recompute in (False, True):
             cut = replace(shape, microbatches=many, recompute=recompute)
             if many == 1:
-                continue  # nothing would run side by side
+                continue  # no two stages would work at the same time
             if many < shape.pipeline:
-                yield replace(cut, schedule="gpipe")  # where 1F1B can run, it is as fast and needs less memory
+                yield replace(cut, schedule="gpipe")  # else 1F1B is as fast and needs less memory
                 continue
             yield replace(cut, schedule="1f1b")
-            if not recompute:  # it walks a stage's graph twice
+            if not recompute:  # zero-bubble walks a stage's graph twice
                 yield replace(cut, schedule="zero-bubble")
             if 2 * shape.pipeline <= len(model.layers) and many % shape.pipeline == 0:
                 yield replace(cut, schedule="interleaved", chunks=2)
 
 
 def _with_accumulation(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
-    """Without a pipeline, micro-batches only save memory."""
+    """The shape with gradient accumulation; without a pipeline, micro-batches only save memory."""
     many = 1
     while many == 1 or many * shape.data <= model.batch_size:
         for recompute in (False, True):
@@ -202,5 +201,5 @@ def _with_accumulation(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
 
 
 def _divisors(number: int, most: int = MOST_WORKERS) -> list[int]:
-    """Those up to ``most``: a batch may be any number that a stranger named."""
+    """Divisors up to ``most``, because the batch size is untrusted input."""
     return [each for each in range(1, min(number, most) + 1) if number % each == 0]

@@ -1,4 +1,4 @@
-"""Which plan a gang runs: the fastest one, unless it is hardly faster than plain replicas, which always work."""
+"""Chooses the plan of a gang: the fastest, unless plain replicas, which always work, are nearly as fast."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from fairlead.planning.topology import Topology
 from fairlead.units import shown_size
 
 PLAN_FAMILIES = ("auto", "single", "dp", "ddp", "fsdp", "tp", "pp")
-"""What may be asked for: the planner's choice, or the best plan of one family."""
+"""Values of a plan request: the planner's choice, or the best plan of one family."""
 
 MODEL_PARALLEL = ("tp", "pp")
-"""Those that take the model apart: nobody can run them who has not looked at it."""
+"""Families that divide the model: they need its profile."""
 
 MARGIN = 0.1
-"""A plan has to be predicted so much faster than replicas to be run instead of them."""
+"""A plan must be predicted faster than replicas by this fraction to replace them."""
 
 UNMEASURED = 0.25
-"""... where devices are only known by their type: such predictions are further off."""
+"""The margin for devices known only by type, whose predictions are less accurate."""
 
 ALTERNATIVES_SHOWN = 6
-"""Other candidates that are kept with a choice, so that one can see what it was weighed against."""
+"""Alternatives that are kept with a choice for display."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The plan to run, with what is expected of it and why it was taken."""
+    """The chosen plan with its estimate, reason and alternatives."""
 
     estimate: Estimate
     reason: str
-    others: tuple[Estimate, ...] = ()  # that were weighed against it, best first
-    refused: str = ""  # why what was asked for by name can never run here; then nothing is to run in its place
+    others: tuple[Estimate, ...] = ()  # alternatives, best first
+    refused: str = ""  # why the requested plan can never run here; then no other plan runs either
 
     @property
     def plan(self) -> Plan:
         return self.estimate.plan
 
     def rows(self) -> list[dict[str, Any]]:
-        """The candidates with figures and reasons, the chosen one first, as ``fairlead plan`` shows them."""
+        """The candidates with figures and reasons, the chosen one first, as ``fairlead plan`` lists them."""
         every = [self.estimate, *self.others]
         return [plan_row(one, why) for one, why in zip(every, [self.reason, *explain_plans(every)[1:]], strict=True)]
 
 
 def replica_plan(workers: int) -> Plan:
-    """Whole copies on all workers, gradients summed in one piece: what runs where nothing better is known."""
+    """Whole copies on all workers, with gradients summed in one piece: the default plan."""
     return Plan(data=workers, sync="allreduce") if workers > 1 else SINGLE
 
 
 def plan_family(plan: Plan | Shape) -> str:
-    """The word of ``WANTED`` that means such a plan."""
+    """The family of a plan, one of ``PLAN_FAMILIES``."""
     if plan.workers_used == 1:
         return "single"
     if plan.pipeline > 1:
@@ -72,7 +72,7 @@ def plan_family(plan: Plan | Shape) -> str:
 
 
 def why_unsupported(model: ModelProfile, wanted: str) -> str:
-    """Why no gang can ever run this model under such a plan; empty if one may."""
+    """Why no gang can ever run this model in this family; empty if one can."""
     if model.copies_only and wanted in ("fsdp", *MODEL_PARALLEL):
         why = "only whole copies of it can run"
     elif wanted == "tp" and model.tensor_limit < 2:
@@ -85,7 +85,7 @@ def why_unsupported(model: ModelProfile, wanted: str) -> str:
 
 
 def plan_without_profile(wanted: str, workers: int) -> Plan:
-    """The plan for a model of which nothing is known: those that were asked for and need no cuts, else replicas."""
+    """The plan for a model without a profile: the requested family if it needs none, else replicas."""
     if workers == 1:
         return SINGLE
     plain = replica_plan(workers)
@@ -97,11 +97,11 @@ def choose_plan(
     model: ModelProfile, hardware: Hardware, *, wanted: str = "auto", banned: Collection[str] = (),
     margin: float = MARGIN, budget: Budget | None = None,
 ) -> Choice:  # fmt: skip
-    """The plan for these workers; ``banned`` are kinds of plans that this model failed with.
+    """The plan for these workers; ``banned`` are kinds of plans with which this model has failed.
 
-    What does not fit into memory is chosen only where nothing fits, and its reason says by how much: memory is only
-    predicted, so a gang that is there already tries, and is told what it is short of. Where the ``budget`` is used up
-    it is the best found so far, and the reason says so.
+    If nothing fits into memory, replicas are tried nevertheless, because memory is only predicted; the reason gives
+    the predicted and the available memory. If the ``budget`` is used up, the choice is the best plan so far, and the
+    reason says so.
     """
     budget = Budget() if budget is None else budget
     found = (_choose_fastest if wanted == "auto" else _choose_requested)(
@@ -129,7 +129,7 @@ def _choose_fastest(
 
 
 def memory_in_words(one: Estimate, hardware: Hardware) -> str:
-    """What whole copies need of each worker's memory, and what there is of it, in words."""
+    """The memory that a plan needs on a worker, and the memory that the worker may use, in words."""
     workers = one.plan.members or range(one.plan.workers_used)
     least = min(hardware.device(worker).memory_bytes for worker in workers)
     return f"{shown_size(one.memory_bytes)} of memory on a worker, of {shown_size(USABLE * least)} that it may use"
@@ -144,7 +144,7 @@ def _why_replicas(model: ModelProfile, hardware: Hardware, usual: Estimate, fitt
 
 
 def _alternatives(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:
-    """The others worth showing: the best few, and what everybody would do."""
+    """The alternatives to show: the best few, and the baselines ddp and single."""
     others = [one for one in every if one.plan.id != chosen.plan.id]
     few = others[:ALTERNATIVES_SHOWN]
     return (*few, *(one for one in others[ALTERNATIVES_SHOWN:] if one.plan.id in ("ddp", "single")))
@@ -153,9 +153,9 @@ def _alternatives(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate
 def _choose_requested(
     model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float, budget: Budget
 ) -> Choice:
-    """The best plan of this family, also where it is not predicted to fit; one worker alone runs as it is.
+    """The best plan of the requested family, even if it is not predicted to fit; one worker runs alone.
 
-    Where several workers have no plan of this family the choice says so and is not to be run.
+    If several workers have no plan of this family, the choice is ``refused`` with the reason and must not run.
     """
     topology, workers = Topology(hardware), len(hardware.seats)
     usual = estimate(model, topology, replica_plan(workers))

@@ -1,4 +1,4 @@
-"""Why a plan is chosen and another is not, in one sentence each."""
+"""Explains in one sentence each why a plan was chosen and why another was not."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PART_NAMES: Mapping[str, str] = {
 
 
 def explain_plans(candidates: Sequence[Estimate]) -> list[str]:
-    """One reason for each; the first is the chosen one."""
+    """One reason per candidate; the first candidate is the chosen one."""
     chosen = candidates[0]
     usual = next((one for one in candidates if one.plan.id == "ddp"), None)
     return [_why_chosen(chosen, usual), *(_why_not_chosen(one, chosen) for one in candidates[1:])]
 
 
 def plan_row(one: Estimate, why: str, measured_step_s: float | None = None) -> dict[str, Any]:
-    """A candidate as people and scripts get it; one that does not fit is only there to be compared with."""
+    """A candidate as a row for tables and JSON; the bottleneck of one that does not fit is memory."""
     plan = one.plan
     return {
         "id": plan.id, "data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline,

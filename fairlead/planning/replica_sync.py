@@ -1,4 +1,4 @@
-"""What keeping replicas alike costs at the end of a step: exchanged gradients, sharded parameters, optimiser (D4)."""
+"""The cost of synchronising replicas: gradient exchange, sharded parameters and the optimiser step (D4)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from fairlead.planning.topology import Placement
 BUCKET_BYTES = 25e6
 FIRST_BUCKET_BYTES = 1 << 20
 SENT_DURING_BACKWARD = 0.8
-"""Of the backward pass: during which what is ready is on the wire."""
+"""Fraction of the backward pass during which ready gradients are sent."""
 
 WIRE_BYTES = {"none": 1.0, "bf16": 0.5, "int8": 0.25}
 """Bytes sent for each byte of a float32 gradient."""
 
 QUANTISED, WIDENED = 12, 4.25
-"""Times that gradients cross the memory bus as int8: made small with what was lost, and everybody's made wide again."""
+"""How often int8 gradients cross the memory bus: to quantise with error feedback, and to widen those of each rank."""
 
 SERVER_TRIPS = 2
-"""There and back for each piece: take it and tell of the one before; push gradients, with parameters in return."""
+"""Round trips per piece: pull it and report the last one; push gradients and get parameters."""
 
 STATISTICS_BYTES = 4096.0
-"""Of a batch-norm layer: mean, variance and count of each channel."""
+"""Bytes of a batch-norm layer's mean, variance and count per channel."""
 
 
 def optimizer_s(model: ModelProfile, device: Device, speed: float, held: float) -> float:
-    """To update so many parameters: as measured, or as fast as memory is read and written."""
+    """Seconds to update ``held`` parameters: measured, or by memory bandwidth."""
     known = model.calibration
     if known is not None and known.device == device.name and model.parameters:
         return known.optimizer_s * held / model.parameters / speed
@@ -52,7 +52,7 @@ def optimizer_s(model: ModelProfile, device: Device, speed: float, held: float) 
 
 
 def updated_parameters(plan: Plan, held: float) -> float:
-    """Parameters that one worker updates of those that its stage holds."""
+    """Parameters that one worker updates, of those that its stage holds."""
     return held / plan.data if plan.sharded or plan.sync == "parameter-server" else held
 
 
@@ -60,10 +60,10 @@ def exposed_s(
     model: ModelProfile, plan: Plan, placement: Placement, device: Device, speed: float, held: float, largest: float,
     backward_s: float,
 ) -> float:  # fmt: skip
-    """Seconds of a step that workers wait for exchanges between replicas, after what the backward pass hides.
+    """Seconds per step that workers wait for exchanges between replicas, beyond the part hidden by the backward pass.
 
-    ``held`` and ``largest`` are parameters of this worker and of its largest layer; ``backward_s`` is the part of the
-    step during which gradients become ready one by one.
+    ``held`` and ``largest`` are the parameters of this worker and of its largest layer; gradients become ready one by
+    one during ``backward_s``.
     """
     if plan.data == 1:
         return 0.0
@@ -81,20 +81,20 @@ def exposed_s(
     whole = _uncovered_wire_s(plan, placement, size)
     if plan.sync == "local-sgd":
         return (whole + copies + device.step_s / speed) / plan.period
-    if plan.sync == "parameter-server":  # nothing is computed meanwhile; batch norm sees a piece
+    if plan.sync == "parameter-server":  # no overlap with computing; batch norm sees one piece
         return 2 * copies + 3 * device.step_s / speed + whole
     computing_s = backward_s / (1 - FORWARD)
     if plan.buckets:
         each = plan.bucket_bytes or BUCKET_BYTES
         count = 1 + math.ceil(max(0.0, size - min(each, FIRST_BUCKET_BYTES)) / each)
         last = max(1 / count, min(1.0, model.layers[0].parameters / max(1, model.parameters)))
-        overlap = (
-            SENT_DURING_BACKWARD if device.byte_s else device.overlap
-        )  # where the core's part is counted by itself
+        overlap = SENT_DURING_BACKWARD if device.byte_s else device.overlap  # if CPU time is counted separately
         hidden = max(whole * last, whole - overlap * backward_s)
         cpu_s = ring_cpu_s(plan.data, size, device) + (count - 1) * ring_cpu_s(plan.data, 0.0, device)
         paid = exchange_cost_s(hidden, cpu_s, device, speed, period_s=placement.period_s, busy_s=computing_s)
-        late = quota_wait_s(RING_MESSAGES * (plan.data - 1), speed, placement.period_s)  # the others while it computes
+        late = quota_wait_s(
+            RING_MESSAGES * (plan.data - 1), speed, placement.period_s
+        )  # the other messages wait during computing
         return norms + copies + (count - 1) * device.step_s / speed + paid + late
     cpu_s = sum_cpu_s(plan.data, size, device)
     if plan.sync == "allreduce":
@@ -106,7 +106,7 @@ def exposed_s(
 def _int8_exchange_s(
     model: ModelProfile, plan: Plan, placement: Placement, device: Device, speed: float, held: float, backward_s: float
 ) -> float:
-    """int8 cannot be summed on its way, scales differ: everybody's is gathered, so it grows with the replicas."""
+    """Seconds of an int8 exchange, which gathers all ranks' gradients (scales differ): it grows with the replicas."""
     many, whole = plan.data, held * model.gradient_bytes
     size = whole * WIRE_BYTES["int8"]
     wire_s = all_gather_s(many, many * size, placement.data, device.backend)
@@ -119,7 +119,7 @@ def _int8_exchange_s(
 
 
 def step_messages_s(plan: Plan, placement: Placement, device: Device, speed: float) -> float:
-    """What ranks tell each other at every step, where it does not ride along with the gradients."""
+    """Seconds of the control messages of a step, unless they travel with the gradients."""
     many = plan.workers_used
     if many == 1 or not device.message_s or (plan.data == many and not plan.buckets and not plan.sharded):
         return 0.0
@@ -132,7 +132,7 @@ def step_messages_s(plan: Plan, placement: Placement, device: Device, speed: flo
 def _uncovered_wire_s(plan: Plan, placement: Placement, size: float) -> float:
     if plan.sync == "hierarchical":
         return hierarchical_s(plan.data // plan.group, plan.group, size, placement.inner, placement.outer)
-    if plan.sync == "parameter-server":  # sharded over the workers: each sends and receives all parts but its own
+    if plan.sync == "parameter-server":  # sharded over workers: each exchanges all parts but its own
         sent = 2 * (plan.data - 1) / plan.data * size
         return SERVER_TRIPS * 2 * placement.data.latency_s + sent / placement.data.bytes_per_s
     return all_reduce_s(plan.data, size, placement.data)
@@ -142,7 +142,7 @@ def _fsdp_exchange_s(
     model: ModelProfile, plan: Plan, placement: Placement, device: Device, speed: float, held: float, largest: float,
     backward_s: float,
 ) -> float:  # fmt: skip
-    """FSDP2: gathered for the forward and again for the backward pass of every micro-batch, gradients scattered."""
+    """Seconds of FSDP2: per micro-batch two all-gathers (forward, backward) and a reduce-scatter of gradients."""
     weights, gradients = held * model.parameter_bytes, held * model.gradient_bytes
     gather = all_gather_s(plan.data, weights, placement.data, device.backend)
     scatter = reduce_scatter_s(plan.data, gradients, placement.data, device.backend)

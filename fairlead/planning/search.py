@@ -1,4 +1,4 @@
-"""The search: every shape of plan, cut and shared as well as it can be, ranked by time to accuracy (U3)."""
+"""Searches the best plans: completes each shape with its best cuts and shares, and ranks by time to accuracy (U3)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from fairlead.planning.stage_assignment import assign_stages
 from fairlead.planning.topology import Topology
 
 RANKED = 12
-"""Candidates that are ranked; whatever cannot be among them is not looked at in detail."""
+"""Number of ranked candidates; a shape whose lower bound exceeds the last one is skipped."""
 
 PER_FAMILY = 2
-"""Of these, with the same degrees and synchronisation: they differ in micro-batches and schedule only."""
+"""Ranked candidates per family (same degrees and synchronisation, other micro-batches or schedule)."""
 
 
 def search(
     model: ModelProfile, hardware: Hardware, keep: int = RANKED, *, on_paper: bool = True, allow_idle: bool = True,
     only: Callable[[Shape], bool] | None = None, limit_s: float = inf, budget: Budget | None = None,
 ) -> list[Estimate]:  # fmt: skip
-    """The best plans that fit into memory, the fastest to accuracy first; empty when nothing fits.
+    """The best plans that fit into memory, the fastest to accuracy first; empty if none fits.
 
-    ``on_paper``: also those that Fairlead cannot carry out yet; ``allow_idle``: also those that leave workers without
-    work; ``only`` those shapes, if it is given; what takes longer to the same accuracy than ``limit_s`` is left out.
-    The best found so far when the ``budget`` is used up.
+    ``on_paper`` includes plans that Fairlead cannot run yet, ``allow_idle`` those that leave workers idle; ``only``
+    filters shapes; plans with an adjusted step time above ``limit_s`` are left out. If the ``budget`` is used up, the
+    best plans so far are returned.
     """
     budget = Budget() if budget is None else budget
     topology, bounds, ranking = Topology(hardware), _LowerBounds(model, hardware), _Ranking(keep, limit_s)
@@ -49,7 +49,7 @@ def search(
     fitting: set[Shape] = set()
     for bound_s, _, shape in todo:
         if bound_s > ranking.limit_s:
-            break  # neither this one nor any that follows can be among the best
+            break  # neither this shape nor a later one can be among the best
         if _saves_memory_in_vain(shape, fitting):
             continue
         if not budget.take():
@@ -64,7 +64,7 @@ def search(
 def candidates(
     model: ModelProfile, hardware: Hardware, keep: int = RANKED, *, on_paper: bool = True, budget: Budget | None = None
 ) -> list[Estimate]:
-    """The best plans, and what one would do without a planner: one process, and DDP (even if it does not fit)."""
+    """The best plans and the baselines: one process, and DDP (even if it does not fit)."""
     found = search(model, hardware, keep, on_paper=on_paper, budget=budget)
     topology = Topology(hardware)
     singles = [estimate(model, topology, plan) for plan in _single_worker_plans(hardware)]
@@ -75,7 +75,7 @@ def candidates(
 
 
 def _single_worker_plans(hardware: Hardware) -> list[Plan]:
-    """One process on each sort of worker that there is: which is fastest is for the model to say."""
+    """One single-process plan per kind of worker; the estimates decide which is fastest."""
     if len(hardware.seats) == 1:
         return [Plan()]
     firsts: dict[tuple[str, float], int] = {}
@@ -85,12 +85,12 @@ def _single_worker_plans(hardware: Hardware) -> list[Plan]:
 
 
 class _Ranking:
-    """The best plans so far: few of each family, so that small changes of one plan do not crowd out all others."""
+    """The best plans so far, few per family, so that variants of one plan do not displace all others."""
 
     def __init__(self, keep: int, limit_s: float = inf) -> None:
         self._keep, self._most_s = keep, limit_s
         self._by_family: dict[tuple[object, ...], list[Estimate]] = {}
-        self.limit_s = limit_s  # what a plan must not exceed to be of interest
+        self.limit_s = limit_s  # a slower plan cannot enter the ranking
 
     def add(self, one: Estimate) -> None:
         plan = one.plan
@@ -110,7 +110,7 @@ class _Ranking:
 
 
 def best_plan(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True) -> Estimate | None:
-    """The plan to run; None when the model fits in no way."""
+    """The best plan; None if no plan fits."""
     found = search(model, hardware, keep=1, on_paper=on_paper)
     return found[0] if found else None
 
@@ -120,7 +120,7 @@ def _order(one: Estimate) -> tuple[float, int, str]:
 
 
 def _saves_memory_in_vain(shape: Shape, fitting: set[Shape]) -> bool:
-    """Whether it saves memory that need not be saved: computing twice, or small steps without a pipeline."""
+    """True if a variant without recomputation or with fewer micro-batches already fits."""
     plain = replace(shape, recompute=False)
     if shape.recompute and plain in fitting:
         return True
@@ -131,10 +131,10 @@ def _saves_memory_in_vain(shape: Shape, fitting: set[Shape]) -> bool:
 
 
 def _best_plan_of_shape(model: ModelProfile, topology: Topology, shape: Shape, limit_s: float) -> Estimate | None:
-    """The shape as a plan with its best cuts and shares; None when it is slower than the limit or does not fit."""
+    """The shape completed with its best cuts and shares; None if it exceeds the limit or does not fit."""
     if shape.pipeline > 1:
         factor = correction(model, topology.hardware.devices.values(), plan_kind(shape))
-        rest_s = topology.hardware.period_s  # won back by who waits; cuts are found without it
+        rest_s = topology.hardware.period_s  # waiting workers win it back; the search for cuts ignores it
         plan = assign_stages(model, topology, shape, (limit_s + rest_s) * (1 + 1e-9), factor)
         return None if plan is None else estimate(model, topology, plan)
     plain = shape.plan(model)
@@ -144,7 +144,7 @@ def _best_plan_of_shape(model: ModelProfile, topology: Topology, shape: Shape, l
 
 
 def with_balanced_shares(model: ModelProfile, topology: Topology, plan: Plan) -> Plan:
-    """The plan with shares by which its replicas end together."""
+    """The plan with batch shares that make its replicas finish together."""
     places = topology.placement(plan)
     fixed, each = [], []
     for device, speed in zip(places.devices[0], places.speeds[0], strict=True):
@@ -160,7 +160,7 @@ def with_balanced_shares(model: ModelProfile, topology: Topology, plan: Plan) ->
 
 
 class _LowerBounds:
-    """What a shape takes at least: perfectly balanced on the fastest devices, over the fastest links."""
+    """Lower bounds of the adjusted step time of shapes: perfect balance, fastest devices, fastest links."""
 
     def __init__(self, model: ModelProfile, hardware: Hardware) -> None:
         self._model, self._hardware = model, hardware
@@ -186,7 +186,7 @@ class _LowerBounds:
         factor = min(correction(self._model, [one], plan_kind(shape)) for one in self._devices)
         sent = self._wire_s(shape) + self._started_s(shape, fastest)
         taken = (paced + self._update_s(shape, fastest)) * factor + sent
-        won_back = 2 * self._hardware.period_s  # at most, while waiting for each other and for gradients
+        won_back = 2 * self._hardware.period_s  # the most that workers can win back while waiting
         return (taken - won_back) * steps_factor(shape) * (1 - 1e-9)
 
     def _update_s(self, shape: Shape, fastest: float) -> float:
@@ -195,7 +195,7 @@ class _LowerBounds:
         return min(optimizer_s(self._model, device, fastest, part) for device in self._devices)
 
     def _handled_s(self, shape: Shape) -> float:
-        """What the stages of a pipeline do for each micro-batch besides computing it, all together."""
+        """Overhead of all pipeline stages together, per micro-batch."""
         stages = shape.pipeline * shape.chunks
         return min(
             stages * device.microbatch_s + (stages - 1) * 2 * (device.message_s or device.step_s)
@@ -203,7 +203,7 @@ class _LowerBounds:
         )
 
     def _started_s(self, shape: Shape, fastest: float) -> float:
-        """To start the exchanges of everything sharded, layer by layer."""
+        """Seconds to start the exchanges of a sharded plan, layer by layer."""
         if not shape.sharded:
             return 0.0
         layers = max(1.0, len(self._model.layers) / shape.pipeline)
@@ -225,7 +225,7 @@ class _LowerBounds:
         return self._speeds[key]
 
     def _busy_s(self, tensor: int, samples: float) -> float:
-        """A pass of so many samples on one worker of the fastest type, without waiting for others."""
+        """Seconds of one pass of ``samples`` on the fastest device, without exchanges."""
         key = (tensor, samples)
         if key not in self._busy:
             sums = [layer_sums(self._model, device, 1.0, samples, tensor, self._link) for device in self._devices]

@@ -1,4 +1,4 @@
-"""Stages for workers: groups of workers are lined up, and the model is cut so that unlike groups get unlike stages."""
+"""Assigns pipeline stages to workers: orders the groups of workers and cuts the model to match their speeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairlead.planning.stages import Cost, Partition, StageCost, balanced_cuts, 
 from fairlead.planning.topology import Placement, Topology, weakest_device
 
 ORDERS = 256
-"""States of used devices up to which all orders of unlike groups are looked at."""
+"""Combinations of used groups up to which all orders of different groups are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Team:
     """The workers of one stage: ``data`` x ``tensor`` of them."""
 
     workers: tuple[int, ...]
-    device: Device  # the worst of theirs
-    speed: float  # of the slowest
+    device: Device  # the weakest of its workers
+    speed: float  # of its slowest worker
     node: str
 
     @property
@@ -39,9 +39,9 @@ class Team:
 def assign_stages(
     model: ModelProfile, topology: Topology, shape: Shape, limit_s: float = inf, factor: float = 1.0
 ) -> Plan | None:
-    """The shape with the best cuts and the best order of workers; None when none fits, or is faster than the limit.
+    """The shape with the best cuts and order of workers; None if nothing fits or beats the limit.
 
-    ``factor``: by how much workers are slower than is known of their devices, with plans of this kind.
+    ``factor``: correction by which workers are slower with plans of this kind.
     """
     teams = _teams(topology, shape, factor)
     unlike = Counter(team.kind for team in teams)
@@ -67,7 +67,7 @@ def _teams(topology: Topology, shape: Shape, factor: float) -> list[Team]:
 def _assign_in_order(
     model: ModelProfile, topology: Topology, shape: Shape, teams: Sequence[Team], limit_s: float
 ) -> Plan | None:
-    """Teams stay as they are lined up: alike, or too many to try all orders."""
+    """Find cuts for teams in the given order: all alike, or too many to try all orders."""
     pricing = _Pricing(model, topology, shape, limit_s)
     links = pricing.placement.stages
 
@@ -86,7 +86,7 @@ def _assign_in_any_order(
     model: ModelProfile, topology: Topology, shape: Shape, teams: Sequence[Team],
     unlike: Counter[tuple[str, float, str]], limit_s: float,
 ) -> Plan | None:  # fmt: skip
-    """Cuts and the order of the teams are found together."""
+    """Find cuts and the order of teams together."""
     pricing = _Pricing(model, topology, shape, limit_s)
     likes = sorted(unlike)
     kinds = [next(team for team in teams if team.kind == like) for like in likes]
@@ -119,7 +119,7 @@ def _cut_names(model: ModelProfile, partition: Partition) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Pricing:
-    """What stages of a shape cost, with what is the same for all of them worked out once."""
+    """Prices the stages of a shape; shared figures are computed once."""
 
     model: ModelProfile
     topology: Topology
@@ -131,7 +131,7 @@ class _Pricing:
     _tails: dict[tuple[str, float, int, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # What a plan of this shape sees of links does not depend on where it is cut.
+        # The links of a plan do not depend on its cuts.
         stages = self.shape.pipeline * self.shape.chunks
         self.draft = self.shape.plan(self.model, tuple(str(at) for at in range(stages - 1)))
         self.placement = self.topology.placement(self.draft)
@@ -171,7 +171,7 @@ class _Pricing:
         return pipeline_s(self.shape, chunks * partition.busy_s, partition.pass_s) + chunks * partition.tail_s
 
     def upper_bound_s(self, cost: Cost, sums: LayerSums, stages: int) -> float:
-        """What a simple balanced cut reaches: no better solution has a stage that is slower than that allows."""
+        """Step time of a simple balanced cut, which bounds better solutions; inf if it does not fit."""
         edges = [0, *balanced_cuts(sums.busy, stages), sums.layers]
         whole = Partition((), (), 0.0, 0.0, 0.0)
         for stage in range(stages):

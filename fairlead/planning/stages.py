@@ -1,4 +1,4 @@
-"""Where to cut a model into pipeline stages, and which device takes which: exact dynamic programming over both (K5)."""
+"""Cuts a model into pipeline stages and assigns device kinds, by exact dynamic programming over both (K5)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MOST_PARTIAL = 48
-"""Partial solutions kept per state. A solution is given up only when there are more that all are better somewhere."""
+"""Non-dominated partial solutions kept per state; exact unless a state has more of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Of one stage: what it is busy per micro-batch, what a micro-batch takes to pass it, what follows at the end."""
+    """Seconds of one stage: busy per micro-batch, passage of a micro-batch, and work at the end of the step."""
 
     busy_s: float
     pass_s: float
@@ -21,7 +21,7 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages in order: where each but the first begins, and the kind of device of each."""
+    """Ordered stages: the first layer of each but the first, and the device kind of each."""
 
     cuts: tuple[int, ...]
     kinds: tuple[int, ...]
@@ -34,9 +34,9 @@ class Partition:
 
 
 Cost = Callable[[int, int | None, int, int, int], StageCost | None]
-"""``cost(kind, previous kind, start, stop, stage)``; None where it does not fit into memory or is too slow to matter.
+"""``cost(kind, previous kind, start, stop, stage)``; None if the stage does not fit into memory or is too slow.
 
-Whatever is refused must also be refused with more layers."""
+A refused stage must also be refused with more layers."""
 
 Objective = Callable[[Partition], float]
 
@@ -46,8 +46,8 @@ def best_partition(
 ) -> Partition | None:
     """The best way to give all ``layers`` to ``sum(counts)`` stages, ``counts[k]`` of them on devices of kind ``k``.
 
-    ``starts`` are the layers at which a stage may begin. The objective must grow with each of the three figures of a
-    partition. None when nothing fits.
+    ``starts`` are the layers at which a stage may begin. The objective must grow with each of the three times of a
+    partition. None if nothing fits.
     """
     allowed = sorted({start for start in starts if 0 < start < layers})
     stages = sum(counts)
@@ -85,7 +85,7 @@ def _with_one_more_stage(
 
 
 def balanced_cuts(sums: Sequence[float], stages: int) -> list[int]:
-    """Cuts that give each stage about the same, found by going along once; ``sums`` are prefix sums."""
+    """Cuts with about equal sums per stage, found in one pass; ``sums`` are prefix sums."""
     layers = len(sums) - 1
     cuts: list[int] = []
     for stage in range(1, stages):
@@ -98,7 +98,7 @@ def balanced_cuts(sums: Sequence[float], stages: int) -> list[int]:
 
 
 def with_stage(before: Partition, start: int, kind: int, price: StageCost) -> Partition:
-    """With one stage more."""
+    """The partition with one more stage."""
     return Partition(
         (*before.cuts, start) if before.kinds else (), (*before.kinds, kind), max(before.busy_s, price.busy_s),
         before.pass_s + price.pass_s, max(before.tail_s, price.tail_s),
@@ -106,7 +106,7 @@ def with_stage(before: Partition, start: int, kind: int, price: StageCost) -> Pa
 
 
 def _pareto_front(partitions: list[Partition], objective: Objective) -> list[Partition]:
-    """Those that no other beats in all respects."""
+    """The partitions that no other dominates, best first, at most ``MOST_PARTIAL``."""
     kept: list[Partition] = []
     for one in sorted(partitions, key=lambda p: (objective(p), p.cuts, p.kinds)):
         if not any(other.dominates(one) for other in kept):

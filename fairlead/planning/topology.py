@@ -1,4 +1,4 @@
-"""Who sits where under a plan: the links that its groups of workers see and the speed that each worker has."""
+"""Maps a plan onto hardware: the link of each group of workers, and the speed and device of each part."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MORE_IS_WORSE = ("launch_s", "step_s", "message_s", "byte_s", "loop_s", "microba
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The workers of a plan as its groups. ``speeds[stage][replica]`` is that of the slowest part.
+    """The groups of a plan's workers. ``speeds[stage][replica]`` is the speed of the slowest tensor part.
 
-    So is ``devices[stage][replica]``: what is split equally ends when the slowest part does, and must fit everywhere.
+    ``devices[stage][replica]`` is the weakest device of the parts: equal parts end with the slowest and must all fit.
     """
 
     speeds: tuple[tuple[float, ...], ...]
@@ -31,18 +31,18 @@ class Placement:
     outer: Link  # between them
     stages: tuple[Link, ...]  # between each stage and the next
     wrap_around: Link  # from the last stage back to the first, for several stages per worker
-    period_s: float = 0.0  # after which quotas are given out anew
+    period_s: float = 0.0  # of CPU quotas
 
     @property
     def identical(self) -> bool:
-        """Whether one replica tells everything about all of them."""
+        """True if all replicas have the same speeds and devices."""
         return all(len(set(row)) == 1 for row in self.speeds) and all(
             len({device.name for device in row}) == 1 for row in self.devices
         )
 
 
 def weakest_device(devices: Sequence[Device]) -> Device:
-    """What workers that share equal parts come to: in every respect the worst of their devices, also in memory."""
+    """The device that equal parts on these devices amount to: the worst in every respect, also in memory."""
     unlike = list({device.name: device for device in devices}.values())
     if len(unlike) == 1:
         return unlike[0]
@@ -59,14 +59,14 @@ def weakest_device(devices: Sequence[Device]) -> Device:
 
 
 def slowed(placement: Placement, factor: float) -> Placement:
-    """The same workers, each so many times slower than was thought."""
+    """The placement with all workers slower by ``factor``."""
     if factor == 1:
         return placement
     return replace(placement, speeds=tuple(tuple(speed / factor for speed in row) for row in placement.speeds))
 
 
 class Topology:
-    """The hardware with what was already worked out about it: thousands of plans share a few shapes."""
+    """Hardware with a cache of placements: thousands of plans share a few shapes."""
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware

@@ -1,4 +1,4 @@
-"""Profiles of GPT-like transformers from their dimensions, for plans on paper: nothing is built, nothing runs."""
+"""Computes profiles of GPT-like transformers from their dimensions, for plans on paper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HALF = 2.0  # bytes of a number in half precision
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """The dimensions that count. ``fused``: attention that never writes its matrix of scores (FlashAttention)."""
+    """The dimensions of a transformer. ``fused``: attention without a stored score matrix (FlashAttention)."""
 
     blocks: int
     hidden: int
@@ -20,7 +20,7 @@ class Transformer:
     sequence: int = 2048
     vocabulary: int = 51200
     fused: bool = True
-    tied: bool = True  # input and output embeddings are one
+    tied: bool = True  # input and output embeddings are shared
 
     def profile(self, batch_size: int, *, state_bytes: float = 12.0, parameter_bytes: float = 2.0) -> ModelProfile:
         """Mixed precision with Adam: half-precision copies to compute with, float32 masters and two moments.
@@ -66,7 +66,7 @@ class Transformer:
         )  # fmt: skip
 
     def training_flops(self, batch_size: int, *, recompute: bool) -> float:
-        """Of one step, as Megatron-LM counts them: with recomputation as a fourth pass."""
+        """FLOPs of one step as Megatron-LM counts them, with recomputation as a fourth pass."""
         forward = self.blocks * (24.0 * self.hidden**2 + 4.0 * self.sequence * self.hidden)
         head = 2.0 * self.hidden * self.vocabulary
         return batch_size * self.sequence * (forward * (4 if recompute else 3) + head * 3)
