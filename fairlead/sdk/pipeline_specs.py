@@ -277,7 +277,7 @@ def _check_names(sources: Sources, run: str, args: Mapping[str, Any], field: str
     names, needed = takes
     for name in args:
         if name not in names:
-            raise InvalidSpec("it takes no such argument", field=f"{field}.{name}",
+            raise InvalidSpec("unknown argument", field=f"{field}.{name}",
                               fix=f"rename it to one of: {', '.join(names) or 'none'}")  # fmt: skip
     missing = [name for name in needed if name not in args]
     if missing:

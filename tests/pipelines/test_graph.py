@@ -130,7 +130,7 @@ def test_a_circle_is_found_if_and_only_if_there_is_no_order(graph: dict[str, set
     else:
         for before, after in zip(circle, circle[1:] + circle[:1], strict=True):
             assert before in inside[after]
-        with pytest.raises(ValueError, match="circle"):
+        with pytest.raises(ValueError, match="cycle"):
             order(inside)
 
 

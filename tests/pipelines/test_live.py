@@ -143,7 +143,7 @@ def test_a_stage_that_can_never_run_here_is_refused_with_its_name(platform: Cras
         platform.client.run_pipeline(wanted, tenant="alpha")
     assert (found.value.field or "").startswith("stages.fit.resources")
     assert found.value.fix
-    with pytest.raises(InvalidSpec, match=r"stages\.fit\.args\.nothing: it takes no such argument"):
+    with pytest.raises(InvalidSpec, match=r"stages\.fit\.args\.nothing: unknown argument"):
         platform.client.run_pipeline(
             {"name": "wrong", "stages": {"fit": {"run": "flow.py:plus", "args": {"nothing": 1}}}}, folder=PROGRAMS,
             tenant="alpha",
