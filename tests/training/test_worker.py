@@ -1,4 +1,4 @@
-"""What a worker does between its generations, word by word."""
+"""A worker: the messages it follows between generations, how it begins, leaves and finishes one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
+import fairlead
 from fairlead import wire
 from fairlead.errors import InvalidSpec, TrainingFailed, Unavailable
 from fairlead.local_wire import PlacedSpec
 from fairlead.training import plan_measurement, worker
+from fairlead.training.custom_loop.session import CustomSession
 from fairlead.training.group import PeerLost
 from fairlead.training.loop import LoopEnd, Outcome
 from fairlead.training.plan_measurement import WorkerPlace, _read, place_from
@@ -298,6 +301,97 @@ def test_a_peer_that_is_lost_after_the_result_was_written_is_not_missed() -> Non
     ranks.close = close
     life()._close_finished(ranks)
     assert ranks.said == ["abort"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_rank_0_writes_the_result_and_all_report_it_once_it_is_written(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[Any] = []
+
+    def noted(what: str, answer: Any) -> Any:
+        return lambda *_: order.append(what) or answer
+
+    monkeypatch.setattr(worker, "write_result", noted("write", ["model.safetensors"]))
+    monkeypatch.setattr(worker, "lineage", noted("lineage", {"seed": 1}))
+    monkeypatch.setattr(worker, "final_metrics", lambda _: {"loss": 0.5})
+    made, ranks = life(), group(rank)
+    made._folder, made._store = Path("job"), noted("store", {"at": "grid"})
+    ranks.broadcast = lambda data, source: order.append((data, source))
+    ranks.close = noted("close", None)
+    loop = SimpleNamespace(reporter=SimpleNamespace(flush=noted("flush", None)), shares=())
+    assert made._end_generation(join(3), ranks, loop, Outcome(LoopEnd.FINISHED)) is True
+    mine = rank == 0
+    assert order == ["write", "store", "lineage"] * mine + ["flush", (b"written", 0), "close"]
+    assert made._snapshots.finished == 1 and made._left_generation is None
+    artifacts, value, came_from = (["model.safetensors"], {"at": "grid"}, {"seed": 1}) if mine else ([], {}, {})
+    assert made._line.sent == [wire.Finished(3, 7, {"loss": 0.5}, artifacts, value=value, lineage=came_from, made={})]
+
+
+def a_training(**more: Any) -> fairlead.Training:
+    return fairlead.Training(
+        model=lambda: torch.nn.Linear(3, 2), loss=torch.nn.MSELoss(), data=(torch.ones(10, 3), torch.ones(10, 2)),
+        batch_size=4, epochs=3, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("looks", "profiles"), [("w1", True), ("w0", False), (None, False)])
+def test_ready_says_what_is_trained_and_only_the_chosen_worker_profiles_it(looks: str | None, profiles: bool) -> None:
+    made, asked = life(), list[Any]()
+    made._session, made._spec = Session(a_training(), 0), SimpleNamespace(looks=looks)
+    made._profile = lambda *what: asked.append(what) or wire.Glance(0.1, 0.2, 0.3)
+    made._snapshots.find = lambda: [SimpleNamespace(step=9), SimpleNamespace(step=4)]
+    assert made._ready_message() == wire.Ready(
+        samples=10, epochs=3, batch_size=4, parameters=8, resumable_step=9, plan="auto",
+        glance=wire.Glance(0.1, 0.2, 0.3) if profiles else None,
+    )  # fmt: skip
+    assert asked == ([(made._spec, made._session, made._line)] if profiles else [])
+    made._profile, made._snapshots.find = None, lambda: []
+    found = made._ready_message()
+    assert found.glance is None and found.resumable_step == 0
+
+
+def test_a_custom_loop_says_its_batch_size_and_is_not_profiled() -> None:
+    made = life()
+    made._session, made._spec = (
+        CustomSession(fairlead.Training(loop=print, batch_size=5), 0),
+        SimpleNamespace(looks="w1"),
+    )
+    made._profile = None
+    made._snapshots.find = lambda: [SimpleNamespace(step=2)]
+    assert made._ready_message() == wire.Ready(batch_size=5, resumable_step=2)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_generation_is_joined_agreed_on_and_trained_in_the_shares_it_was_left_with(
+    rank: int, resumed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, ranks, seen = life(), group(rank), list[Any]()
+    former = left(Resumption(resumes=True)) if resumed else None
+    monkeypatch.setattr(worker, "Group", lambda *what: seen.append(what) or ranks)
+    monkeypatch.setattr(worker, "agree_on_state", lambda *_: SimpleNamespace(step=7, source="a living worker"))
+    made._snapshots.begin_generation = lambda *, writes: seen.append(writes)
+    loop = SimpleNamespace(run=lambda: "outcome")
+    made._make_loop = lambda group, call, shares: seen.append(shares) or loop
+    made._end_generation = lambda call, group, made_loop, outcome: (made_loop, outcome) == (loop, "outcome")
+    call = join(4)
+    assert made._run_generation(call, former) is True and made._resumed is resumed and made._generation == 4
+    assert seen == [
+        (call, "w1", made._why_abandoned, None if former is None else former.group), rank == 0,
+        () if former is None else (0.5, 0.5),
+    ]  # fmt: skip
+    assert made._line.sent == ([] if resumed else [wire.Joined(3, 7)])
+
+
+def test_a_generation_whose_ranks_do_not_meet_is_reported_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> None:
+        raise PeerLost("not all of 2 ranks joined in time")
+
+    monkeypatch.setattr(worker, "Group", lost)
+    made = life()
+    assert made._run_generation(join(4)) is False
+    assert made._line.sent == [wire.Broken(4, 7, "not all of 2 ranks joined in time")]
 
 
 @pytest.mark.parametrize(
