@@ -18,7 +18,7 @@ from fairlead import framing
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.grid import messages as m
 from fairlead.grid.mapping import Mapping
-from fairlead.grid.sockets import connect
+from fairlead.unix_sockets import connect
 
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 _AGAIN_S = 0.02
@@ -194,7 +194,7 @@ class GridConnection:
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
-                self._socket = connect(self._path, _ANSWER_S)
+                self._socket = connect(self._path, timeout_s=_ANSWER_S)
                 self._socket.sendall(framing.pack(m.Hello(self._token, self.session, list(self._held))))
                 welcome, descriptors = self._receive(1)
                 break

@@ -40,9 +40,9 @@ from fairlead.grid.messages import (
     ToSupervisor,
 )
 from fairlead.grid.peers import Peers
-from fairlead.grid.sockets import PACKET_BYTES, receive_packet
 from fairlead.grid.tenant_server import TenantServer
 from fairlead.grid.values import Usage
+from fairlead.unix_sockets import PACKET_BYTES, receive_packet
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _REPORT_S = 1.0

@@ -35,8 +35,8 @@ from fairlead.grid.messages import (
     Report,
     ToSupervisor,
 )
-from fairlead.grid.sockets import bind, connect, receive_packet, send_packet
 from fairlead.grid.values import Usage
+from fairlead.unix_sockets import connect, listen, receive_packet, send_packet
 
 _RESTART_S = 0.2  # at least this long between two starts
 _TOLD_S = 600.0  # a restart is reported for this long
@@ -121,7 +121,7 @@ class GridSupervisor:
         """Listen for this job's workers at the path; returns the token that they must present."""
         if job in self._listeners:
             return self._listeners[job].listen.token
-        listener = bind(path, uid)
+        listener = listen(path, uid=uid)
         door = JobListener(Listen(job, tenant, secrets.token_urlsafe(24), uid), path, listener)
         self._listeners[job] = door
         if self._process is None:
@@ -206,7 +206,7 @@ class GridSupervisor:
         for door in self._listeners.values():
             self._tell(door.listen, [door.listener.fileno()])
         if self.peer_path is not None:
-            self._peer_listener = self._peer_listener or bind(self.peer_path, None)
+            self._peer_listener = self._peer_listener or listen(self.peer_path)
             self._tell(PeerListener(os.geteuid(), self.peer_key), [self._peer_listener.fileno()])
 
     def _spawn(self, control: int) -> subprocess.Popen[bytes]:
@@ -273,7 +273,7 @@ class GridSupervisor:
         for path in sorted(own.parent.glob(f"*{own.suffix}")) if own is not None else ():
             with contextlib.suppress(OSError):  # the node is gone, or its backlog is full
                 if path != own:
-                    with connect(path, 0.0) as line:
+                    with connect(path, timeout_s=0.0) as line:
                         self._tell(Peer(path.stem, tenant), [line.fileno()])
         self._tell(Peer("", tenant))
 

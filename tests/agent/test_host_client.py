@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead import unix_sockets
 from fairlead.agent.embedded.host_client import ask_host
-from fairlead.agent.node import sockets
 from fairlead.agent.node.messages import Done, Shutdown
 from fairlead.home import Home
 from tests.agent.platforms import run, until
@@ -20,14 +20,14 @@ def test_a_cancellation_is_not_lost_to_an_answer_of_the_same_moment(tmp_path: Pa
     home.create()
 
     async def scene() -> None:
-        with sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET) as listener:
+        with unix_sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET) as listener:
             for turns in range(8):
                 asking = asyncio.create_task(ask_host(home, Shutdown(), preload=False))
                 await asyncio.sleep(0)
                 with listener.accept()[0] as line:
                     line.setblocking(False)
                     await until(lambda: _heard(line))
-                    sockets.send_packet(line, msgspec.json.encode(Done()))
+                    unix_sockets.send_packet(line, msgspec.json.encode(Done()))
                     for _ in range(turns):
                         await asyncio.sleep(0)
                     was_cancelled = asking.cancel()

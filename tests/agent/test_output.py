@@ -231,8 +231,7 @@ def test_the_log_of_a_worker_out_of_memory_says_what_was_asked_for_and_what_to_d
             await here.start("bomb", ["node-0"], *bomb, memory_bytes=64 << 20)
             assert (await here.some(wire.Exited, job="bomb"))[0].cause == "out-of-memory"
             assert await here.log("bomb") == (
-                "fairlead: killed because it used more memory than the requested 67.1 MB; "
-                "raise resources.memory\n"
+                "fairlead: killed because it used more memory than the requested 67.1 MB; raise resources.memory\n"
             )
 
     run(scene())

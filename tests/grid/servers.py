@@ -15,8 +15,8 @@ from fairlead.grid import messages as m
 from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.client import Grid
 from fairlead.grid.peers import Peers
-from fairlead.grid.sockets import bind
 from fairlead.grid.tenant_server import TenantServer
+from fairlead.unix_sockets import listen
 from tests.grid.conftest import MB
 
 
@@ -32,7 +32,7 @@ def new_store(folder: Path, tenant: str = "tenant", quota: int = 8 * MB) -> Aren
 def tenant_server(folder: Path, name: str = "job") -> Iterator[TenantServer]:
     """A tenant's thread, which workers of one job find at ``folder/NAME.sock``."""
     server = TenantServer(new_store(folder), Peers(lambda _: None, lambda _: None))
-    listener = bind(folder / f"{name}.sock", None)
+    listener = listen(folder / f"{name}.sock")
     server.listen(m.Listen(name, "tenant", "token", os.geteuid()), listener)
     server.start()
     try:

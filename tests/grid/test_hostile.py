@@ -14,10 +14,10 @@ from fairlead.errors import FairleadError, InvalidSpec, NotFound
 from fairlead.grid import Grid
 from fairlead.grid import messages as m
 from fairlead.grid.process import fit_to_packet
-from fairlead.grid.sockets import PACKET_BYTES
 from fairlead.grid.spill import Cipher, Disk
 from fairlead.grid.standalone import StandaloneGrid
 from fairlead.grid.values import BlockId, Usage
+from fairlead.unix_sockets import PACKET_BYTES
 from tests.grid.conftest import MB
 from tests.waiting import until
 

@@ -77,6 +77,19 @@ def test_memory_that_nobody_needed_for_minutes_goes_back_and_comes_again(store: 
     assert store.warm == taken(store.arena) > 3 * SEGMENT
 
 
+def test_memory_that_was_needed_for_a_moment_between_two_looks_stays(store: ArenaStore) -> None:
+    store.attach_session(Session("s", os.getpid(), 1))
+    store.trim(0.0)
+    store.reserve("s", "b" * 32, 3 * SEGMENT)
+    store.trim(1.0)
+    store.release("s", "b" * 32)
+    for now_s in (2.0, KEEP_WARM_S):
+        store.trim(now_s)
+        assert store.warm == 3 * SEGMENT
+    store.trim(2 * KEEP_WARM_S)
+    assert store.warm == SEGMENT
+
+
 def test_an_arena_gives_up_only_what_is_free_at_its_end() -> None:
     extents = FreeRanges(1024, [(0, 64), (512, 64)])
     assert extents.used_end == 576

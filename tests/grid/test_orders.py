@@ -21,7 +21,7 @@ from fairlead.grid import process as process_module
 from fairlead.grid.peers import authenticate
 from fairlead.grid.process import GridProcess
 from fairlead.grid.process_supervisor import CHECK_S, GridSupervisor
-from fairlead.grid.sockets import bind, receive_packet, send_packet
+from fairlead.unix_sockets import listen, receive_packet, send_packet
 from tests.grid.conftest import MB
 from tests.waiting import until
 
@@ -91,7 +91,7 @@ def test_other_nodes_knock_at_the_door_and_borrow_what_is_there(process: SimpleN
     process.grid._handle_message(m.Admit("t", 8 * MB, secrets.token_bytes(32), spill_bytes=8 * MB), descriptors)
     store = process.grid._store("t")
     assert store is not None and process.grid._store("u") is None
-    with bind(tmp_path / "door", None) as listener:
+    with listen(tmp_path / "door") as listener:
         process.grid._handle_message(m.PeerListener(os.geteuid(), KEY), [os.dup(listener.fileno())])
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(30.0)
@@ -242,7 +242,7 @@ def test_lines_to_all_other_nodes_are_brought_in_order_and_then_the_word_that_th
     kept: tuple[GridSupervisor, socket.socket], tmp_path: Path
 ) -> None:
     supervisor, line = kept
-    doors = [bind(tmp_path / f"{name}.grid", None) for name in ("n2", "n0", "n1")]
+    doors = [listen(tmp_path / f"{name}.grid") for name in ("n2", "n0", "n1")]
     (tmp_path / "gone.grid").touch()
     (tmp_path / "other.sock").touch()
     say(line, m.AskPeers("t/1"))

@@ -18,7 +18,7 @@ import pytest
 from fairlead.grid import messages as m
 from fairlead.grid import process_supervisor as module
 from fairlead.grid.process_supervisor import CHECK_S, GridSupervisor
-from fairlead.grid.sockets import receive_packet
+from fairlead.unix_sockets import receive_packet
 from tests.grid.conftest import MB
 from tests.waiting import until
 

@@ -18,8 +18,8 @@ from fairlead import framing
 from fairlead.grid import messages as m
 from fairlead.grid import tenant_server as module
 from fairlead.grid.peers import Peers
-from fairlead.grid.sockets import bind
 from fairlead.grid.tenant_server import TenantServer
+from fairlead.unix_sockets import listen
 from tests.grid.servers import new_store
 
 A, B, C = (letter * 32 for letter in "abc")
@@ -71,7 +71,7 @@ class Served:
         self.listen("job")
 
     def listen(self, job: str, uid: int | None = None) -> None:
-        listener = bind(self.folder / f"{job}.sock", None)
+        listener = listen(self.folder / f"{job}.sock")
         self.server.listen(m.Listen(job, "tenant", "token", os.geteuid() if uid is None else uid), listener)
         self.rounds()
 

@@ -22,8 +22,8 @@ from fairlead.grid import messages as m
 from fairlead.grid.client import Grid
 from fairlead.grid.connection import GridConnection
 from fairlead.grid.layout import Layout, read_header
-from fairlead.grid.sockets import bind
 from fairlead.grid.values import BlockId, BlockInfo, Usage
+from fairlead.unix_sockets import listen
 from tests.waiting import until
 
 A, B = BlockId("a" * 32), BlockId("b" * 32)
@@ -39,7 +39,7 @@ class Script:
         self.answer: Callable[[Any], Any] = lambda said: m.Placed()
         self.welcome: Any = m.Welcome("tenant", SIZE, 0)
         self.arena = mapping.create("script", SIZE)
-        self._listener = bind(path, None)
+        self._listener = listen(path)
         self._lines: list[socket.socket] = []
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -170,6 +170,17 @@ def test_a_block_is_released_when_all_have_let_go_of_it_and_only_by_who_holds_it
     line.release(A, line.session)
     line.ask(m.AskUsage())
     assert script.words() == [m.Open(A), m.Open(A), m.AskUsage(), m.Release(A), m.AskUsage()]
+    line.close()
+
+
+def test_a_forked_child_releases_nothing_of_its_parent(script: Script, tmp_path: Path) -> None:
+    line = GridConnection(tmp_path / "grid.sock", "", 10.0)
+    line.ask(m.Open(A))
+    pid, line._pid = line._pid, 0  # as a child finds it, before it has asked for anything
+    line.release(A, line.session)
+    line._pid = pid
+    line.ask(m.AskUsage())
+    assert script.words() == [m.Open(A), m.AskUsage()]
     line.close()
 
 

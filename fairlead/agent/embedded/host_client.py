@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 import fairlead
-from fairlead import logbook, wire
+from fairlead import logbook, unix_sockets, wire
 from fairlead.agent.embedded.node_records import read_host
-from fairlead.agent.node import processes, sensors, sockets
+from fairlead.agent.node import processes, sensors
 from fairlead.agent.node.code_version import code_digest
 from fairlead.agent.node.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
 from fairlead.agent.sandbox import sealed_python
@@ -43,7 +43,7 @@ async def connect_host(home: Home, *, preload: bool) -> socket.socket:
     started = False
     while True:
         try:
-            line = sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET)
+            line = unix_sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET, 0.0)
         except OSError as error:
             if not started:
                 await _start_whole(home, preload)
@@ -53,7 +53,6 @@ async def connect_host(home: Home, *, preload: bool) -> socket.socket:
                 raise Unavailable(f"the host process did not come up within {_START_S:g} s: {error}", fix=fix) from None
             await asyncio.sleep(0.01)
         else:
-            line.setblocking(False)
             return line
 
 
@@ -88,7 +87,7 @@ async def ask_host(home: Home, request: HostRequest, *, preload: bool) -> Done:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(line, msgspec.json.encode(request))
         async with asyncio.timeout(_ANSWER_S):  # not wait_for, which loses a cancellation that arrives with the answer
-            data = await loop.sock_recv(line, sockets.PACKET_BYTES)
+            data = await loop.sock_recv(line, unix_sockets.PACKET_BYTES)
     if not data:
         raise Unavailable("the host process ended during a request")
     return msgspec.json.decode(data, type=Done)
@@ -132,10 +131,9 @@ def end_host(home: Home) -> None:
         return
     process = found.process
     try:
-        with sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET) as line:
-            sockets.send_packet(line, msgspec.json.encode(Shutdown()))
-            line.settimeout(_FOLLOW_S)
-            line.recv(sockets.PACKET_BYTES)
+        with unix_sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET, _FOLLOW_S) as line:
+            unix_sockets.send_packet(line, msgspec.json.encode(Shutdown()))
+            line.recv(unix_sockets.PACKET_BYTES)
             processes.wait_gone(lambda: not processes.alive(process), 2 * _FOLLOW_S)
     except OSError as error:
         log.info("killing the host, which does not answer: %s", error)

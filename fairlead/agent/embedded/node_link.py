@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead import framing, wire
-from fairlead.agent.node import sockets
+from fairlead import framing, unix_sockets, wire
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 
 _ANSWER_S = 15.0
@@ -47,8 +45,7 @@ class NodeLink:
     @classmethod
     async def connect(cls, path: Path, epoch: int) -> NodeLink:
         """Connect to the node manager behind this socket; raises ``OSError`` when there is none."""
-        line = sockets.connect(path, socket.SOCK_STREAM)
-        line.setblocking(False)
+        line = unix_sockets.connect(path, timeout_s=0.0)
         return cls(epoch, *await asyncio.open_unix_connection(sock=line))
 
     def listen(self, listener: Callable[[wire.Event], None]) -> None:

@@ -6,13 +6,12 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import time
 import uuid
 from collections.abc import Coroutine
 from pathlib import Path
 
-from fairlead import wire
+from fairlead import unix_sockets, wire
 from fairlead.agent.embedded import gang_network
 from fairlead.agent.embedded.node_records import (
     NodeRecord,
@@ -23,7 +22,7 @@ from fairlead.agent.embedded.node_records import (
     socket_path,
     write_record,
 )
-from fairlead.agent.node import cgroups, messages, processes, sockets
+from fairlead.agent.node import cgroups, messages, processes
 from fairlead.agent.node.code_version import code_digest
 from fairlead.agent.node.device_slots import NoRoom, cards_of, check_room, full_demand, has_room
 from fairlead.agent.node.disk_watch import DiskWatch
@@ -71,7 +70,7 @@ class NodeManager:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end.set)
         self._write_record()
-        listener = sockets.listen(socket_path(self._home, self._config.name), socket.SOCK_STREAM)
+        listener = unix_sockets.listen(socket_path(self._home, self._config.name))
         server = await asyncio.start_unix_server(self._control.serve, sock=listener)
         supply = asyncio.create_task(self._line.run())
         watch = asyncio.create_task(self._watch())

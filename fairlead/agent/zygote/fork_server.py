@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead import unix_sockets
 from fairlead.agent.embedded import gang_network
-from fairlead.agent.node import cgroups, disk_usage, processes, sockets
+from fairlead.agent.node import cgroups, disk_usage, processes
 from fairlead.agent.node.device_slots import memory_limit
 from fairlead.agent.node.messages import (  # fmt: skip
     Ended,
@@ -122,10 +123,10 @@ class ForkServer:
 
     def _send(self, message: FromForkServer) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next read sees the end
-            sockets.send_packet(self._node, msgspec.json.encode(message))
+            unix_sockets.send_packet(self._node, msgspec.json.encode(message))
 
     def _handle_message(self) -> bool:
-        data, descriptors = sockets.receive_packet(self._node)
+        data, descriptors = unix_sockets.receive_packet(self._node)
         if not data:
             return False
         message = self._decoder.decode(data)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.agent.node import cgroups, processes, sockets
+from fairlead import unix_sockets
+from fairlead.agent.node import cgroups, processes
 from fairlead.agent.node.messages import FromForkServer, Hello, Kill, NodeConfig, Supply, ToForkServer
 from fairlead.agent.zygote.start_message import StartMessage, pack
 from fairlead.agent.zygote.worker_bootstrap import WorkerBootstrap
@@ -51,9 +52,8 @@ class ForkServerLine:
         """Keep a fork server connected until cancelled."""
         while True:
             try:
-                self._line = sockets.connect(self._home.run / "host.sock", socket.SOCK_SEQPACKET)
-                self._line.setblocking(False)
-                sockets.send_packet(self._line, msgspec.json.encode(Supply(self._config)))
+                self._line = unix_sockets.connect(self._home.run / "host.sock", socket.SOCK_SEQPACKET, 0.0)
+                unix_sockets.send_packet(self._line, msgspec.json.encode(Supply(self._config)))
                 await self._listen(self._line)
             except OSError as error:  # no host: the control plane starts one
                 log.debug("no fork server: %s", error)
@@ -64,7 +64,7 @@ class ForkServerLine:
     async def _listen(self, line: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         decoder = msgspec.json.Decoder(FromForkServer)
-        while data := await loop.sock_recv(line, sockets.PACKET_BYTES):
+        while data := await loop.sock_recv(line, unix_sockets.PACKET_BYTES):
             message = decoder.decode(data)
             if isinstance(message, Hello):
                 self.hello = self.last = message
@@ -88,7 +88,7 @@ class ForkServerLine:
         data = msgspec.json.encode(message)
         for _ in range(2):
             try:
-                sockets.send_packet(self._line, data, descriptors)
+                unix_sockets.send_packet(self._line, data, descriptors)
                 return
             except BlockingIOError:  # busy forking, for milliseconds
                 select.select([], [self._line], [], 1.0)

@@ -22,9 +22,9 @@ from typing import NoReturn
 
 import msgspec
 
-from fairlead import logbook, wire
+from fairlead import logbook, unix_sockets, wire
 from fairlead.agent.embedded.node_records import HostRecord, living_nodes
-from fairlead.agent.node import node_manager, processes, sockets
+from fairlead.agent.node import node_manager, processes
 from fairlead.agent.node.messages import Done, HostRequest, NodeConfig, StartNode, Supply
 from fairlead.agent.sandbox import isolation_probe, tenant_access
 from fairlead.agent.zygote.fork_server import ForkServer
@@ -102,7 +102,7 @@ class Host:
         self._reap()
 
     def _handle_message(self, client: socket.socket) -> None:
-        data, _ = sockets.receive_packet(client)
+        data, _ = unix_sockets.receive_packet(client)
         if not data:
             del self._clients[client.fileno()]
             client.close()
@@ -122,7 +122,7 @@ class Host:
             for pid in self._managers:  # including one that has no record yet
                 os.kill(pid, signal.SIGTERM)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client did not wait
-            sockets.send_packet(client, msgspec.json.encode(answer))
+            unix_sockets.send_packet(client, msgspec.json.encode(answer))
 
     def _start(self, config: NodeConfig) -> Done:
         """Fork a node manager; Done names the problem when this machine cannot provide the wanted isolation."""
@@ -217,7 +217,7 @@ def main() -> None:
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     isolation_probe.own_child_namespaces(home)
-    listener = sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET)
+    listener = unix_sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET)
     record = home.run / "host.pid"
     record.write_bytes(msgspec.json.encode(HostRecord.of_this_process()))
     os.close(settled)

@@ -12,7 +12,7 @@ from fairlead.errors import FairleadError
 from fairlead.grid import Grid
 from fairlead.grid.mapping import Mapping
 from fairlead.grid.messages import PutSmall
-from fairlead.grid.sockets import connect
+from fairlead.unix_sockets import connect
 
 known = json.loads(Path("known.json").read_text())
 own = Grid.of_this_worker()

@@ -1,4 +1,4 @@
-"""Unix sockets with paths of any length, and packets that carry file descriptors."""
+"""Unix sockets at paths of any length, restricted to one user, and packets that carry file descriptors."""
 
 from __future__ import annotations
 
@@ -22,31 +22,35 @@ def _short(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def listen(path: Path, kind: socket.SocketKind) -> socket.socket:
-    """A listening socket that only this user can connect to; replaces a stale one."""
+def listen(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM, uid: int | None = None) -> socket.socket:
+    """A listening socket that only this user, or the user ``uid``, can connect to; replaces a stale one."""
     path.unlink(missing_ok=True)
     server = socket.socket(socket.AF_UNIX, kind)
     before = os.umask(0o177)
     try:
         with _short(path) as name:
             server.bind(name)
+        if uid is not None and os.geteuid() == 0:
+            os.chown(path, uid, uid, follow_symlinks=False)
     finally:
         os.umask(before)
-    server.listen(64)
+    server.listen(128)
     return server
 
 
-def connect(path: Path, kind: socket.SocketKind) -> socket.socket:
-    """A connected socket; raises ``OSError`` when no process listens there."""
+def connect(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM, timeout_s: float | None = None) -> socket.socket:
+    """A socket connected to the path, with this timeout; raises ``OSError``.
+
+    With 0.0 the socket does not block, and a full backlog fails at once.
+    """
     client = socket.socket(socket.AF_UNIX, kind)
-    client.setblocking(False)  # a full backlog fails at once instead of blocking
+    client.settimeout(timeout_s)
     try:
         with _short(path) as name:
             client.connect(name)
     except OSError:
         client.close()
         raise
-    client.setblocking(True)
     return client
 
 
