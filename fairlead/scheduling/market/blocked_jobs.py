@@ -1,4 +1,4 @@
-"""Who waits whatever it bids: limits of its tenant or of those above it, or room that is kept for another gang."""
+"""Finds jobs that no bid would start: limits of their tenant or of tenants above it, or room kept for other gangs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fairlead.scheduling.queues import Tree
 from fairlead.scheduling.state import JobState, Reason, Reservation, TenantState
 
 Gangs = tuple[tuple[int, int], ...]
-"""(type by number, size) of the smallest gang on each type that would do."""
+"""(type index, size) of the smallest gang on each type that the job could run on."""
 
 
 def blocked_reasons(
     jobs: Sequence[JobState], seats: Mapping[str, Seats], choices: Offers, pool: Pool, tree: Tree,
     kept: Sequence[Reservation] = (),
 ) -> dict[int, Reason]:  # fmt: skip
-    """By row, the reason of each job without seats for which no bid would have been enough."""
+    """By row, the reason of each job without seats that no bid would have started."""
     limited = any(queue.quota is not None or queue.most or queue.spent for queue in tree.queues.values())
     if not limited and not kept:
         return {}
@@ -53,7 +53,7 @@ def _smallest(kinds: Sequence[int], sizes: Sequence[int], speeds: Sequence[float
 def _used(
     jobs: Sequence[JobState], seats: Mapping[str, Seats], pool: Pool, tree: Tree
 ) -> Counter[tuple[str, str | None]]:
-    """Devices by queue, with all below it, of each type and of all (None); "" has what everybody has."""
+    """Devices in use by queue, including the queues below, and type; type None counts all, queue "" all queues."""
     used: Counter[tuple[str, str | None]] = Counter()
     for job in jobs:
         where = seats.get(job.id)
@@ -66,7 +66,7 @@ def _used(
 
 
 def _limit(tenant: str, kind: str, size: int, tree: Tree, used: Mapping[tuple[str, str | None], int]) -> Reason | None:
-    """The nearest limit that so many more devices of this type would exceed."""
+    """The nearest limit that so many more devices of this type would exceed; None: no limit."""
     for name in tree.paths.get(tenant, ()):
         queue = tree.queues[name]
         who = f"tenant {name}" if name == tenant else f"tenant {name}, above {tenant},"
@@ -83,7 +83,7 @@ def _limit(tenant: str, kind: str, size: int, tree: Tree, used: Mapping[tuple[st
 
 
 def _code(size: int, limit: int) -> str:
-    """Whether it waits for ever, or until others within the same limit end."""
+    """``quota`` if the gang can never fit the limit, ``quota-in-use`` if it fits once other jobs end."""
     return "quota" if size > limit else "quota-in-use"
 
 
@@ -92,7 +92,7 @@ def _most(queue: TenantState, kind: str) -> int | None:
 
 
 def _kept_from(gangs: Gangs, pool: Pool, free: Sequence[float], kept: Sequence[Reservation]) -> Reason | None:
-    """That enough is free of a type, but kept for somebody else."""
+    """The reason where enough devices of a type are free, but reserved for another job."""
     for kind, size in gangs:
         for one in kept:
             if size <= free[kind] and pool.kind_of.get(one.nodes[0] if one.nodes else "") == kind:

@@ -1,4 +1,4 @@
-"""Nodes as arrays: how many workers of a demand each one holds, where a job may run, and which domain a node is in."""
+"""Holds nodes as arrays: how many workers of a demand each holds, where a job may run, and each node's domains."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def fitting(need: Need, devices: Ints, amounts: Mapping[str, Floats]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """Some nodes, in the order of their names, with what they have in all."""
+    """Some nodes in the order of their names, with their total resources."""
 
     nodes: tuple[Node, ...]
     at: Mapping[str, int]
     devices: Ints
     amounts: Mapping[str, Floats]
     domains: tuple[Ints, ...]
-    """By level from the node itself to all nodes together: the number of the domain that each node lies in."""
+    """By level, from the node itself to all nodes together: the index of each node's domain."""
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> NodeCapacity:
@@ -67,7 +67,7 @@ class NodeCapacity:
         )
 
     def allowed(self, only: frozenset[str]) -> Bools:
-        """Where a job of this residency may run."""
+        """The nodes where a job of this residency may run."""
         if not only:
             return np.ones(len(self.nodes), dtype=bool)
         return np.array([not only.isdisjoint(node.places) for node in self.nodes], dtype=bool)
@@ -78,7 +78,7 @@ class NodeCapacity:
         return np.where(self.allowed(only), count, 0) if only else count
 
     def widths(self, holds: Ints) -> tuple[int, ...]:
-        """The largest gang that fits within one domain, by level; the last is what fits at all."""
+        """The largest gang that fits within one domain, by level; the last level is all nodes."""
         return tuple(int(np.bincount(domain, holds).max()) if len(holds) else 0 for domain in self.domains)
 
 
@@ -95,11 +95,11 @@ def _domains(nodes: Sequence[Node]) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True, slots=True)
 class NodeKinds:
-    """Nodes by what they have: clusters have thousands of nodes of a few sorts, so needs are looked up by sort."""
+    """Nodes grouped by capacity: clusters have thousands of nodes of a few sorts, so demands are checked per sort."""
 
     devices: Ints  # by sort
     amounts: Mapping[str, Floats]
-    domains: tuple[Ints, ...]  # by level: how many nodes of each sort a domain has, for all domains that differ in it
+    domains: tuple[Ints, ...]  # by level: nodes of each sort per domain, each distinct count once
 
     @classmethod
     def of(cls, capacity: NodeCapacity) -> NodeKinds:
@@ -146,7 +146,7 @@ class TypeCapacity:
 
 
 def could_ever_run(job: JobState, nodes: Sequence[Node]) -> bool:
-    """Whether these nodes, if they were empty, hold its smallest gang on one type of device."""
+    """Whether these nodes, if empty, hold its smallest gang on one device type."""
     need = need_of(job)
     for kind in {node.device_type for node in nodes}:
         if job.device_type not in (None, kind):

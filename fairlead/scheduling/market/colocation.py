@@ -1,4 +1,4 @@
-"""What classes of jobs do to each other on one node: learned from speeds beside others against speeds alone."""
+"""Learns how workload classes slow each other down on one node, from speeds beside others and speeds alone."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from fairlead.scheduling.market.capacity_arrays import Floats, Ints
 
 Table = Mapping[tuple[str, str], float]
-"""(whose speed, beside whom) -> the part of its speed that it loses there, 0 to 1."""
+"""(class, neighbour class) -> the part of its speed that the class loses there, 0 to 1."""
 
 LEARNING = 0.2
-"""How much one observation counts against all that was seen before."""
+"""Weight of one observation against all earlier ones."""
 
 MOST = 0.95
-"""Nobody is taken to lose more than this."""
+"""The largest loss that is assumed."""
 
 
 class Observation(NamedTuple):
-    """One gang for a while: its class, those it shared a node with, its speed there, and what it would be alone."""
+    """One gang for a while: its class, its neighbours' classes, its speed there, and its speed alone."""
 
     kind: str
     beside: tuple[str, ...]
@@ -32,8 +32,8 @@ class Observation(NamedTuple):
 def learn_losses(table: Table, seen: Iterable[Observation]) -> dict[tuple[str, str], float]:
     """The table after these observations, whatever their order.
 
-    What a gang lost is put down to its neighbours in proportion to what each is known to cost, evenly at first: so a
-    harmless class is not blamed for long for the company it was once in.
+    A gang's loss is attributed to its neighbours in proportion to what each is known to cost, evenly at first. So a
+    harmless class is not blamed for long for the neighbours it once had.
     """
     found = dict(table)
     for one in sorted(seen):
@@ -52,7 +52,7 @@ def learn_losses(table: Table, seen: Iterable[Observation]) -> dict[tuple[str, s
 
 
 def combined_loss(losses: Iterable[float]) -> float:
-    """What several neighbours cost together: each slows what the others leave."""
+    """The loss by several neighbours together: each slows what the others leave."""
     left = 1.0
     for loss in losses:
         left *= 1.0 - min(max(loss, 0.0), MOST)
@@ -60,13 +60,13 @@ def combined_loss(losses: Iterable[float]) -> float:
 
 
 def slowdown(table: Table, kind: str, beside: Iterable[str]) -> float:
-    """The part of its speed that a gang of this class loses beside these."""
+    """The part of its speed that a gang of this class loses beside these classes."""
     return combined_loss(table.get((kind, other), 0.0) for other in sorted(beside))
 
 
 @dataclass(slots=True)
 class ClassesByNode:
-    """Which classes sit on each node, and what one more gang would lose and cost there."""
+    """The classes on each node, and what one more gang would lose and cost there."""
 
     table: Table
     kinds: Mapping[str, int]
@@ -81,7 +81,7 @@ class ClassesByNode:
         self.present[node, self.kinds[kind]] += by
 
     def harm(self, kind: str) -> Floats:
-        """By node: what such a gang loses to those who are there, and what they lose to it."""
+        """By node: what such a gang loses to the gangs there, and what they lose to it."""
         suffers = np.zeros(self.present.shape[1])
         does = np.zeros(self.present.shape[1])
         for other, number in self.kinds.items():

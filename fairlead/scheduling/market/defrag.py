@@ -1,4 +1,4 @@
-"""Making room: gangs that cost little to move sit elsewhere, so that one that needs its workers close gets a domain."""
+"""Defragments: moves gangs that cost little to move, so that a gang that needs its workers close gets a domain."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from fairlead.scheduling.market.occupancy import Counts, Occupancy, SeatRequest
 from fairlead.scheduling.market.tree import best_seats, runs
 
 MOST_MOVES = 8
-"""Running gangs that are moved in one round at most."""
+"""At most so many running gangs move in one round."""
 
 LOOKED_AT = 8
-"""Domains that are tried, those that lack least first."""
+"""Domains that are tried, those with the smallest shortfall first."""
 
 MOST_TRIES = 256
-"""Domains that are tried in one round for all gangs together: so a cluster that is beyond repair costs little."""
+"""Domains that are tried in one round for all gangs together: a hopelessly fragmented cluster costs little time."""
 
 
 @dataclass(slots=True)
 class MoveBudget:
-    """How many running gangs may still be moved in this round, and who runs: the others have nothing to lose."""
+    """How many running gangs may still move in this round. Gangs that do not run yet move at no cost."""
 
     running: frozenset[str]
     horizon_s: float
     left: int = MOST_MOVES
     tries: int = MOST_TRIES
-    frozen: Collection[str] = ()  # those of them that stay where they are
+    frozen: Collection[str] = ()  # gangs that must not move
 
 
 def make_room(occupancy: Occupancy, request: SeatRequest, moves: MoveBudget, *, now_pace: float) -> bool:
-    """Seat the gang at a better pace than it would have now, in the domain where that costs others least.
+    """Seat the gang at a better pace than it would have now, in the domain where that costs other gangs least.
 
-    Only if it gains more than they lose; both in device seconds over the time that seats are expected to stand.
+    Only if it gains more than they lose, in device seconds over the time that seats are expected to stand.
     """
     for _, last, pace in runs(request, len(occupancy.capacity.domains)):
         if pace <= now_pace:
@@ -65,7 +65,7 @@ def make_room(occupancy: Occupancy, request: SeatRequest, moves: MoveBudget, *, 
 
 
 def _cleared(occupancy: Occupancy, request: SeatRequest, inside: Bools, moves: MoveBudget, most: float) -> float | None:
-    """What it costs when the cheapest gangs leave the domain until this one fits and sit elsewhere; None: too much."""
+    """Cost of moving the cheapest gangs out of the domain until this one fits; None: too much, or impossible."""
     spent, moved = 0.0, 0
     gone: list[tuple[str, float]] = []
     lacking = request.size - int(occupancy.fit(request)[inside].sum())
@@ -88,9 +88,9 @@ def _cleared(occupancy: Occupancy, request: SeatRequest, inside: Bools, moves: M
 
 
 def _cheapest(occupancy: Occupancy, inside: Bools, moves: MoveBudget, lacking: int) -> list[str]:
-    """Who sits in there, by what each device that is needed costs; who has not started yet costs nothing.
+    """The gangs in there by their cost per needed device; a gang that has not started costs nothing.
 
-    Of equals the smaller first: it finds other seats more easily.
+    Of equal ones the smaller first: it finds other seats more easily.
     """
     held: dict[str, int] = {}
     for node in np.nonzero(inside)[0].tolist():
@@ -106,7 +106,7 @@ def _cheapest(occupancy: Occupancy, inside: Bools, moves: MoveBudget, lacking: i
 
 
 def _reseated(occupancy: Occupancy, gone: list[tuple[str, float]], moves: MoveBudget) -> float | None:
-    """Everybody who left sits again, the largest first; what they lose in pace, or None if somebody finds no seats."""
+    """Seat all gangs that left again, the largest first; returns the pace they lose, None if one finds no seats."""
     lost = 0.0
     for job, pace in sorted(gone, key=lambda one: (-occupancy.requests[one[0]].size, one[0])):
         request = occupancy.requests[job]

@@ -1,4 +1,4 @@
-"""Power: what devices draw when busy, idle and asleep, and which nodes may sleep because nobody needs them."""
+"""Models power: what devices draw when busy, idle and asleep, and which idle nodes may sleep."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BUSY_W: Mapping[str, float] = {
     "h100": 700.0, "h200": 700.0, "b200": 1000.0, "mi250x": 560.0, "mi300x": 750.0, "cpu": 10.0,
 }  # fmt: skip
 """Board power of one device from its maker's data sheet: of a K80 half the board, of A100, H100, H200 and B200 the SXM
-module, of a ``cpu`` one core. Whoever knows better says so in ``Node.watts``."""
+module, of a ``cpu`` one core. ``Node.watts`` overrides it."""
 
 OTHER_BUSY_W = 250.0
 IDLE = 0.15
-"""Of the busy power, what a device draws that waits for work."""
+"""Idle power as a part of the busy power."""
 
 ASLEEP = 0.01
-"""Of the busy power, what is left while its node sleeps: enough to be woken."""
+"""Power of a sleeping node's device as a part of the busy power: enough to be woken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def usual_power(device_type: str) -> Power:
 
 
 def power(node: Node) -> Power:
-    """Of one device of this node: as it says itself, or as is usual for its type."""
+    """Power of one device of this node: as configured, or as usual for its type."""
     if node.watts is None:
         return usual_power(node.device_type)
     idle_w, busy_w = node.watts
@@ -51,7 +51,7 @@ def power(node: Node) -> Power:
 
 
 def busy_watts(nodes: Sequence[Node], types: Sequence[str]) -> NDArray[np.float64]:
-    """What a device of each type draws at work, on average over these nodes."""
+    """Busy watts of a device of each type, averaged over these nodes."""
     watts, devices = dict.fromkeys(types, 0.0), dict.fromkeys(types, 0)
     usual = {kind: usual_power(kind).busy_w for kind in types}
     for node in nodes:
@@ -62,8 +62,8 @@ def busy_watts(nodes: Sequence[Node], types: Sequence[str]) -> NDArray[np.float6
 
 
 def worth_sleeping_s(node: Node) -> float:
-    """After this time idle, sleep would have paid for the waking: to wait so long costs at most twice the best choice
-    made in hindsight (the ski-rental argument)."""
+    """Idle time after which sleep pays for the waking: waiting so long costs at most twice the best choice in
+    hindsight (the ski-rental argument)."""
     drawn = power(node)
     return node.wake_s * drawn.busy_w / max(drawn.idle_w - drawn.asleep_w, 1e-9)
 
@@ -71,9 +71,9 @@ def worth_sleeping_s(node: Node) -> float:
 def sleep_decisions(
     state: ClusterState, seats: Mapping[str, tuple[str, ...]], reservations: Sequence[Reservation] = ()
 ) -> tuple[list[Sleep | Wake], dict[str, Any]]:
-    """Who may sleep and who has to wake, and since when nodes are idle, to be seen again next round.
+    """Which nodes may sleep or must wake; and since when nodes are idle, for the next round.
 
-    ``seats`` are those of all jobs once this round is carried out.
+    ``seats`` are the seats of all jobs once this round is carried out.
     """
     if state.sleep_after_s is None:
         return [], {}
@@ -102,7 +102,7 @@ def energy_kwh(
     nodes: Sequence[Node], busy_s: Mapping[str, float], asleep_s: Mapping[str, float], wakes: Mapping[str, int],
     span_s: float,
 ) -> float:  # fmt: skip
-    """Of these nodes over a span of time: device seconds busy, seconds asleep and times woken, by node."""
+    """Energy of these nodes over a time span, from busy device seconds, seconds asleep and wake-ups by node."""
     joules = 0.0
     for node in nodes:
         drawn, slept_s = power(node), asleep_s.get(node.name, 0.0)

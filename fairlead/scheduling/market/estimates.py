@@ -1,4 +1,4 @@
-"""How much work a job still has to do: as declared, or else from what jobs of its class did and how far it is."""
+"""Estimates the work that a job has left: as declared, or from finished jobs of its class and its own progress."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fairlead.scheduling.market.offers import Floats
 from fairlead.scheduling.state import JobState
 
 KEPT = 64
-"""Finished jobs of a class that are remembered."""
+"""Finished jobs kept per class."""
 
 PRECEDENT = 4.0
-"""One finished job of the same class says as much about a job's length as so many general expectations."""
+"""Weight of one finished job of the same class against the general prior."""
 
 
 class JobEstimate(NamedTuple):
-    """What was last seen of a job: its class, its work done, the seconds it ran and those it first said it needs."""
+    """The last observation of a job: class, work done, seconds run, and the seconds it first declared."""
 
     kind: str
     done: float
@@ -32,7 +32,7 @@ class JobEstimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Finished jobs by class, and the present ones as they were when they were last seen."""
+    """Finished jobs by class, and the last observation of present jobs."""
 
     finished: Mapping[str, tuple[JobEstimate, ...]]
     seen: Mapping[str, JobEstimate]
@@ -42,15 +42,15 @@ class History:
         return cls(memory.get("finished", {}), memory.get("seen", {}))
 
     def updated(self, jobs: Sequence[JobState], *, begun: bool = False) -> History:
-        """Whoever is gone has finished; it had done about what it was last seen to have done.
+        """The history after this round. A job that is gone has finished, at about the work that was last observed.
 
-        With ``begun`` only those who have done something are looked at: of the others nobody will be asked later.
+        With ``begun`` only jobs that have done work are recorded: the others are never needed later.
         """
         here = set(read_column(jobs, "id"))
         finished = dict(self.finished)
         for name in sorted(self.seen.keys() - here):
             last = self.seen[name]
-            if last.done > 0:  # behind all others: those that nobody has seen for longest are forgotten
+            if last.done > 0:  # moved to the end: the longest unused classes are dropped first
                 finished[last.kind] = (*finished.pop(last.kind, ()), last)[-KEPT:]
         for name in list(finished)[:-MOST_CLASSES]:
             del finished[name]
@@ -66,7 +66,7 @@ class History:
         return {"finished": self.finished, "seen": self.seen}
 
     def pace(self, job: JobState) -> float:
-        """By how much jobs of this class took longer than they first said; its own word counts as one precedent."""
+        """Factor by which jobs of this class took longer than declared; the declaration counts as one precedent."""
         seen = self.seen.get(job.id)
         kind = class_of(job) if seen is None else seen.kind
         past = self.finished.get(kind)
@@ -82,16 +82,16 @@ def _look(job: JobState, before: JobEstimate | None) -> JobEstimate:
 
 
 _PACES: dict[str, tuple[tuple[JobEstimate, ...], float]] = {}
-"""By class, what its finished jobs say; worked out again when another one has finished."""
+"""Cached pace by class; computed again when another job has finished."""
 
 _BEST: dict[tuple[int, int], tuple[SpeedCurve, float]] = {}
-"""By curve and size, the best speed; one curve is shared by all jobs of a shape, and never changes itself."""
+"""Cached best speed by curve and size; a curve is immutable and shared by all jobs of a shape."""
 
 MOST_CLASSES = 1_000
-"""Of jobs, whose finished ones are remembered: tenants and sizes come and go for as long as a platform lives."""
+"""Classes whose finished jobs are kept: tenants and sizes come and go for as long as a platform lives."""
 
 MOST_KEPT = 20_000
-"""Of either that are remembered before all are forgotten."""
+"""Entries of either cache before it is cleared."""
 
 
 def _usual_pace(kind: str, past: tuple[JobEstimate, ...]) -> float:
@@ -118,7 +118,7 @@ def _best_speed(curve: SpeedCurve, size: int) -> float:
 
 
 def class_of(job: JobState) -> str:
-    """Jobs of one class are expected to be about as long, and to be as wrong about it."""
+    """The class of a job: jobs of one class are expected to be similarly long, and similarly wrong about it."""
     facts = job.facts
     if not facts:
         return f"{job.tenant}//{job.min_workers}"
@@ -137,7 +137,7 @@ def _said_s(job: JobState) -> float:
 
 
 def alone_s(job: JobState) -> float:
-    """The seconds a rigid gang ran, counted as on its best devices."""
+    """Seconds that a rigid gang ran, converted to its best devices."""
     if not job.ran_s:
         return 0.0
     if job.curve is None or not _rigid(job):
@@ -150,14 +150,14 @@ def alone_s(job: JobState) -> float:
 
 
 def work_done(job: JobState) -> float:
-    """In units of its present curve; a rigid gang's from the time it ran, as its rate may have been another before."""
+    """Work done in units of its present curve; of a rigid gang by run time, as an earlier curve may have differed."""
     if job.curve is None or not _rigid(job) or not job.ran_s:
         return job.work_done
     return alone_s(job) * _best_speed(job.curve, job.min_workers)
 
 
 def all_done(jobs: Sequence[JobState]) -> Floats:
-    """The same of all jobs; most of a long queue has not run."""
+    """Work done of all jobs; fast where most have not run."""
     done = np.array(read_column(jobs, "work_done"), dtype=np.float64)
     for at, ran_s in enumerate(read_column(jobs, "ran_s")):
         if ran_s:
@@ -166,11 +166,11 @@ def all_done(jobs: Sequence[JobState]) -> Floats:
 
 
 def work_left(jobs: Sequence[JobState], reference: Floats, history: History, config: MarketConfig) -> Floats:
-    """In units of each job's curve; ``reference`` is its speed on its most efficient gang.
+    """Work left in units of each job's curve; ``reference`` is its speed on its most efficient gang.
 
-    Declared work is corrected by how wrong jobs of the class were, less so the further the job is. Unknown and without
-    a precedent, lengths are taken to be heavy-tailed: what a job has done is what it is expected to still need, besides
-    a minimum. With precedents it is nearly the mean of those that had done more than this one has.
+    Declared work is corrected by how wrong jobs of the class were, less the further the job is. Unknown lengths without
+    a precedent are assumed heavy-tailed: a job is expected to need as much again as it has done, and a minimum. With
+    precedents it is nearly the mean of those that did more than this job has done.
     """
     found, speeds = list(read_column(jobs, "work_left")), reference.tolist()
     for at, left in enumerate(found):

@@ -1,4 +1,4 @@
-"""Fairness over time: the index between tenants, what is done when it is low, and budgets in whole devices."""
+"""Measures and corrects fairness over time: the index between tenants, faster repayment, and whole-device budgets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fairlead.scheduling.market.menus import Floats, Ints
 from fairlead.scheduling.metrics import jain
 
 INCUMBENT = 0.5
-"""Devices by which a tenant that uses a shared-out fraction already is preferred: so that gangs keep their size."""
+"""Bonus in devices for a tenant that already uses a fraction that is rounded up, so that gangs keep their size."""
 
 LEAST_S = 3_600.0
-"""Device seconds that were due to a tenant before its part is judged at all."""
+"""A tenant counts in the index once so many device seconds were due to it."""
 
 
 class ServiceReceived(Protocol):
-    """What was due to a tenant lately, and what it had of that."""
+    """Device time that was due to a tenant lately, and what it had of it."""
 
     @property
     def due_s(self) -> float: ...
@@ -37,10 +37,10 @@ class ServiceReceived(Protocol):
 def judge_fairness(
     accounts: Mapping[str, ServiceReceived], config: MarketConfig, *, corrects: bool = False
 ) -> dict[str, Any]:
-    """Jain's index of what tenants had over what was due to them; below the dial it is corrected, and said so (M7).
+    """Jain's index of what tenants had over what was due to them; below ``fair`` it is corrected and reported (M7).
 
-    Where the last round ``corrects`` already, it goes on until the index is clearly above the dial. What is corrected
-    takes hours to see; ``now`` is the index of the last minutes, over everybody to whom anything was due.
+    If the last round ``corrects`` already, correction continues until the index is clearly above ``fair``. A correction
+    takes hours to show; ``now`` is the index of the last minutes, over all tenants with a claim.
     """
     ratios = [ratio for account in accounts.values() if (ratio := account.now_ratio) is not None]
     seen = {name: account for name, account in sorted(accounts.items()) if account.due_s >= LEAST_S}
@@ -63,11 +63,11 @@ def _said(index: float, behind: Mapping[str, float], config: MarketConfig) -> st
 
 
 def fit_budgets(budget: Floats, entitled: Floats, devices: float, gives: float) -> Floats:
-    """Budgets that can all be had at once, where more is owed than anybody had too much.
+    """Budgets reduced to what there is, where debts are larger than what other tenants had too much.
 
-    Devices stay idle for want of a gang that fits, or while gangs restart: that is owed to somebody, but nobody had it.
-    So who is owed much is repaid by all, in proportion to their shares but with no more than this part of them; what
-    is still promised beyond the shares is cut, for all alike.
+    Devices stay idle for want of a fitting gang, or while gangs restart: that creates debts that no tenant profited
+    from. All tenants repay them in proportion to their shares, with at most the part ``gives`` of them; budgets still
+    beyond the shares are cut in proportion.
     """
     over = float(budget.sum()) - devices
     if over <= 0:
@@ -82,9 +82,9 @@ def fit_budgets(budget: Floats, entitled: Floats, devices: float, gives: float) 
 def budgets_by_tier(
     budget: Floats, entitled: Floats, used: Floats, above: Ints, devices: float, gives: float
 ) -> Floats:
-    """Budgets of queues above and below each other, in whole devices: those below one divide what it has.
+    """Budgets of a queue tree in whole devices: children divide the budget of their parent.
 
-    ``above`` is the number of the queue above each, -1 at the top; a list of tenants is a tree of one tier.
+    ``above`` is the index of each queue's parent, -1 at the top; flat tenants are a tree of one tier.
     """
     found, tiers = budget.copy(), [-1]
     while tiers:
@@ -99,7 +99,7 @@ def budgets_by_tier(
 
 
 def in_whole_devices(budget: Floats, used: Floats, total: float) -> Floats:
-    """The largest remainders are rounded up, those of tenants first who have so many devices already."""
+    """Rounds up the largest remainders, with a bonus for tenants that have so many devices already."""
     floor = np.floor(budget + 1e-9)
     remainder = budget - floor
     spare = max(0, int(np.floor(total + 1e-6) - floor.sum()))
