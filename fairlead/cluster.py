@@ -1,4 +1,4 @@
-"""What exists: resources, nodes with devices and topology, and who sits where."""
+"""Describes the cluster: resources, nodes with devices and topology, gangs and their placement."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DEVICE = "device"
 
 class NodeState(StrEnum):
     READY = "ready"
-    CORDONED = "cordoned"  # keeps what runs, takes nothing new
-    DRAINING = "draining"  # what runs moves away
-    LOST = "lost"  # its processes are gone or fenced
+    CORDONED = "cordoned"  # keeps its workers, takes no new ones
+    DRAINING = "draining"  # its workers move away
+    LOST = "lost"  # its processes have ended or are fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class Node:
     speed: float = 1.0  # of one device, relative to the fastest device of the cluster
     topology: tuple[str, ...] = ()  # from the widest level to the narrowest: zone, rack, host
     state: NodeState = NodeState.READY
-    outdated: bool = False  # run by another version: keeps what runs, takes nothing new, is renewed when empty
-    labels: frozenset[str] = frozenset()  # what else it is known by: a country, a licence, a data set it holds
+    outdated: bool = False  # of another version: keeps its workers, takes no new ones, is updated once empty
+    labels: frozenset[str] = frozenset()  # further names: a country, a licence, a data set that it holds
     numa: tuple[int, ...] = ()  # devices of each of its NUMA domains, in the order of their indices; empty: one domain
-    asleep: bool = False  # saves power; whoever is seated on it waits until it is awake
-    wake_s: float = 0.0  # how long that takes
+    asleep: bool = False  # saves power; a gang placed on it waits until it is awake
+    wake_s: float = 0.0  # seconds to wake
     temperature_c: float | None = None
-    watts: tuple[float, float] | None = None  # of one device, idle and busy; None: as its type usually draws
+    watts: tuple[float, float] | None = None  # of one device, idle and busy; None: as usual for its type
     heats: tuple[float, float, float] | None = None  # simulated: degrees without power, at full, and time constant in s
     address: str = "127.0.0.1"  # at which workers on other nodes reach those on this one
 
     @property
     def places(self) -> frozenset[str]:
-        """All names that a job may mean it by: its own, those of its zone and rack, its labels."""
+        """All names by which a job may refer to it: its own, its zone and rack, its labels."""
         return self.labels.union(self.topology, (self.name,))
 
     @property
@@ -90,13 +90,9 @@ class Gang:
         """The node of each worker."""
         return {member.worker: member.node for member in self.members}
 
-    @property
-    def world_size(self) -> int:
-        return len(self.members)
-
 
 def add(left: Resources, right: Resources) -> dict[str, float]:
-    """Sum by name."""
+    """Sum by resource."""
     total = dict(left)
     for name, amount in right.items():
         total[name] = total.get(name, 0.0) + amount
@@ -104,7 +100,7 @@ def add(left: Resources, right: Resources) -> dict[str, float]:
 
 
 def subtract(left: Resources, right: Resources) -> dict[str, float]:
-    """Difference by name; may go negative, which callers check with :func:`fits`."""
+    """Difference by resource; may be negative, which callers check with :func:`fits`."""
     return add(left, {name: -amount for name, amount in right.items()})
 
 
@@ -113,7 +109,7 @@ def scaled(resources: Resources, times: float) -> dict[str, float]:
 
 
 def fits(demand: Resources, free: Resources) -> bool:
-    """Whether the demand can be met from what is free (with room for rounding, never for a whole unit)."""
+    """Whether the free amounts meet the demand, with a tolerance for rounding."""
     return all(amount <= free.get(name, 0.0) + 1e-9 for name, amount in demand.items())
 
 
@@ -130,7 +126,7 @@ def nodes_of(placement: Placement) -> tuple[str, ...]:
 
 
 def counted(seats: Iterable[Place]) -> dict[Place, int]:
-    """How many seats there are on each node, by name or number; a ``Counter`` takes several times as long to make."""
+    """Number of seats on each node, by name or index; several times as fast as a ``Counter``."""
     found: dict[Place, int] = {}
     for name in seats:
         found[name] = found.get(name, 0) + 1
@@ -143,7 +139,7 @@ def same_seats(left: Iterable[str], right: Iterable[str]) -> bool:
 
 
 def level_between(nodes: Iterable[Node]) -> int:
-    """How far apart they are: 0 for one node, 1 for neighbours in the narrowest domain, one more for each wider one."""
+    """Topology level that spans these nodes: 0 for one node, 1 for the narrowest domain, one more for each wider one."""
     paths = {node.name: node.path for node in nodes}
     if len(paths) <= 1:
         return 0
@@ -157,7 +153,7 @@ def level_between(nodes: Iterable[Node]) -> int:
 
 
 def nearby_devices(free: Iterable[int], numa: tuple[int, ...], count: int) -> list[int]:
-    """So many of a node's free devices, in as few NUMA domains as possible: the fullest domain that takes all."""
+    """Choose ``count`` of a node's free devices in few NUMA domains: the fullest domain that takes all, if any."""
     left = sorted(free)
     chosen: list[int] = []
     while len(chosen) < count and left:

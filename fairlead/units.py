@@ -1,4 +1,4 @@
-"""Sizes, durations and counts as people write them: 512MB, 2GiB, 90s, 30m, 2h, 30d, v100=4."""
+"""Parses and formats sizes, durations and counts: 512MB, 2GiB, 90s, 30m, 2h, 30d, v100=4."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def parse_counts(text: str) -> dict[str, int]:
 
 
 def shown_counts(counts: Mapping[str, float]) -> str:
-    """The same the other way round."""
+    """Formats counts as ``v100=4,cpu=2``."""
     return ",".join(f"{name}={count:g}" for name, count in sorted(counts.items()))
 
 
 def shown_size(count: float) -> str:
-    """Bytes as people read them: 12.3 GB."""
+    """Formats bytes: 12.3 GB."""
     for unit in ("B", "KB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -53,7 +53,7 @@ def shown_size(count: float) -> str:
 
 
 def shown_duration(seconds: float) -> str:
-    """A time as people write it, in the largest unit that keeps it whole or nearly so: 30d, 36h, 90s."""
+    """Formats a duration in the largest unit that keeps it whole or nearly so: 30d, 36h, 90s."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
         if seconds >= size and (seconds / size >= 10 or (seconds / size).is_integer()):
             return f"{seconds / size:.10g}{unit}" if (seconds / size).is_integer() else f"{seconds / size:.1f}{unit}"

@@ -1,4 +1,4 @@
-"""The answer at submission: whether the promise can be kept, and if not, what could be promised instead."""
+"""Answers at submission whether a job's promise can be kept, and which one could be kept instead."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from fairlead.scheduling.state import ClusterState, JobState, Reason, Round
 
 CONFIG = MarketConfig()
 COARSE = 0.1
-"""So much of the time to a deadline, or one round, a played finish may be beyond it: forecasts step no finer."""
+"""A forecast finish may exceed a deadline by this part of the time to it, or one round: forecasts step no finer."""
 
 TRIES, FURTHER = 3, 1.5
-"""Other deadlines that are played at the most when the job's own cannot be kept, each at most so much further away."""
+"""Further deadlines simulated at most when the job's own cannot be kept, and the factor between them."""
 
 NOTHING, UNSEEN = Round((), {}), Forecast({}, {}, {}, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What can be said about a job before it is taken. Moments are forecasts, not promises."""
+    """The answer about a job before it is accepted. Times are forecasts, not promises."""
 
-    admitted: bool  # False only for one that is to be refused if its promise cannot be kept
-    kept: bool | None  # whether its promise can be; None: nothing was promised, or it is not known how long it takes
+    admitted: bool  # False only for a job that asks to be refused if its promise cannot be kept
+    kept: bool | None  # whether its promise can be kept; None: no promise, or unknown duration
     expected_start_s: float | None
     expected_finish_s: float | None
-    earliest_deadline_s: float | None  # that could be promised; None where that is not known
-    gang: int | None  # the smallest that still keeps the deadline
+    earliest_deadline_s: float | None  # that could be kept; None: unknown
+    gang: int | None  # the smallest gang that keeps the deadline
     seats: tuple[str, ...]  # where it would start
     why: Reason
-    decided: Reason | None = None  # of what is decided about it now, if that changes anything for it
+    decided: Reason | None = None  # of the decision about it now, if any
 
 
 def admission(
     state: ClusterState, job: JobState, policy: Policy | None = None, *, strict: bool = False, look_ahead: bool = True,
     enough: Callable[[], bool] = NEVER_ENOUGH,
 ) -> Answer:  # fmt: skip
-    """What would become of this job if it were submitted now; the promises that others were given come first.
+    """The outlook of this job if it were submitted now; promises given to other jobs come first.
 
-    Without ``look_ahead`` only deadlines are looked at, which costs little however many jobs there are. Once it is
-    ``enough``, the policy is played no further.
+    Without ``look_ahead`` only deadlines are planned, which is cheap with any number of jobs. Once it is ``enough``,
+    the policy is not simulated further.
     """
     state, play = _with(state, job), policy or Market()
     first = play(state) if look_ahead else NOTHING
@@ -72,7 +72,7 @@ def admission(
 
 
 def _moment(epoch_s: float | None) -> float | None:
-    """None where it is never: no answer in JSON can say so."""
+    """None for never, which JSON cannot express."""
     return epoch_s if epoch_s is not None and isfinite(epoch_s) else None
 
 
@@ -89,10 +89,10 @@ def _with(state: ClusterState, job: JobState) -> ClusterState:
 def _as_played(
     state: ClusterState, job: JobState, policy: Policy, told: Forecast, planned_s: float, enough: Callable[[], bool]
 ) -> float:
-    """The earliest deadline of those that could be planned which is kept when the policy is played with it.
+    """The earliest plannable deadline that is kept when the policy is simulated with it.
 
-    A deadline that is missed says little about when another could be kept, since a policy does not hurry for what
-    cannot be: so the next one is played again, though not one that is much later.
+    A missed deadline says little about when another could be kept, since the policy does not hurry for a hopeless one:
+    so the next deadline is simulated again, but not one that is much later.
     """
     due_s = _due_s(job)
     found_s = planned_s if planned_s > due_s else _late(state, job, due_s, told)
@@ -111,10 +111,9 @@ def _as_played(
 
 
 def _late(state: ClusterState, job: JobState, deadline_s: float, told: Forecast) -> float | None:
-    """When it is done, if that is too late as the policy was played; the plan only knows what there is, and limits.
+    """When it is done, if the simulation says that this is too late; the plan only knows devices and limits.
 
-    Who was not seen to start has only been guessed at, so the plan says more about it, unless the deadline went by as
-    it waited.
+    For a job that did not start in the simulation the plan is more reliable, unless its deadline passed meanwhile.
     """
     finish_s = _moment(told.finish_s.get(job.id))
     seen = job.id in told.seats or told.until_s >= deadline_s
@@ -123,12 +122,12 @@ def _late(state: ClusterState, job: JobState, deadline_s: float, told: Forecast)
 
 
 def _unsure_s(state: ClusterState, deadline_s: float) -> float:
-    """How far beyond a deadline a played finish may be and still say nothing."""
+    """Tolerance by which a simulated finish may exceed a deadline."""
     return max(COARSE * (deadline_s - state.now_s), state.round_s or 0.0)
 
 
 def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | None]:
-    """The earliest deadline beside those that are kept already, and the smallest gang that keeps the job's own."""
+    """The earliest deadline that can be kept beside the promised ones, and the smallest gang for the job's own."""
     pool, bound = Pool.of(state.nodes), _promised(state, job)
     jobs = [with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)]
     table, left = confine_offers(jobs, offers(jobs, pool), pool), expected_work_left(state, [*bound, job])
@@ -146,13 +145,13 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
 
 
 def _moments(state: ClusterState, bound: Sequence[JobState]) -> Floats:
-    """When something changes for the plan: deadlines, and budgets that begin anew."""
+    """Times at which the plan changes: deadlines, and the renewal of budgets."""
     again_s = [tenant.spent.again_s for tenant in state.tenants if tenant.spent is not None]
     return np.array([*(_due_s(one) for one in bound), *again_s])
 
 
 class DeadlineCapacity:
-    """What jobs with deadlines may have over time: of each type, and below every limit on the way to the top."""
+    """Devices for jobs with deadlines over time: by type, and under every limit up to the top."""
 
     def __init__(self, state: ClusterState, pool: Pool, edges_s: Floats) -> None:
         self._edges_s, self._pool = edges_s, pool
@@ -161,7 +160,7 @@ class DeadlineCapacity:
         self._limits: dict[tuple[str, str], Row] = {}  # by queue and type, or any
 
     def plan(self, job: JobState) -> Plan:
-        """Where this job has to fit in; what is reserved in it, others find taken."""
+        """The plan that this job must fit in; reservations in it are taken from the shared rows."""
         path = [self._tree.queues[name] for name in self._tree.path(job.tenant)]
         over = [self._limit(queue.name, ANY, queue.quota) for queue in path if queue.quota is not None]
         if (spent := path[0].spent) is not None and not job.seats:
@@ -180,7 +179,7 @@ class DeadlineCapacity:
 
 
 def _promised(state: ClusterState, job: JobState) -> list[JobState]:
-    """The others with deadlines, the smallest first, as the policy plans for them."""
+    """Other jobs with deadlines, the smallest first, as the policy plans them."""
     bound = [one for one in state.jobs if one.finish_by_s is not None and one.id != job.id]
     area = dict(zip((one.id for one in bound), expected_work_left(state, bound), strict=True))
     bound.sort(key=lambda one: (area[one.id] / max(efficient_speed(one), 1e-300), one.id))
@@ -207,14 +206,14 @@ def _why(
     if job.start_by_s is not None and kept is None:
         return reason("not-known", f"it is not known yet whether it starts by {utc_second(job.start_by_s)}", **facts)
     if job.start_by_s is not None:
-        begins = "is not expected to start as things are" if start_s is None else f"starts about {utc_second(start_s)}"
+        begins = "is not expected to start" if start_s is None else f"starts about {utc_second(start_s)}"
         word, code = ("in time for", "in-time") if kept else ("too late for", "late-start")
         return reason(code, f"{begins}, {word} its class ({utc_second(job.start_by_s)})", **facts)
     if job.finish_by_s is None:
-        return reason("no-promise", "nothing is promised for it", **facts)
+        return reason("no-promise", "it has no deadline and no class, so nothing is promised", **facts)
     if earliest_s is None:
-        return reason("length-unknown", "nobody knows how long it takes, so whether its deadline can be kept; "
-                      "say so with takes", **facts)  # fmt: skip
+        return reason("length-unknown", "its duration is unknown, so its deadline cannot be checked; "
+                      "declare it with takes", **facts)  # fmt: skip
     if kept:
         at_least = "" if gang is None else f" with {devices(gang)} or more"
         barely = ", but only just" if finish_s is not None and finish_s > job.finish_by_s else ""

@@ -1,4 +1,4 @@
-"""Speed curves: how fast a job would run on so many devices of a type, near each other or far apart."""
+"""Defines speed curves: a job's speed by device type, gang size and topology level."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 NEAR, FAR = 0, 1
 """The widest topology level that a gang crosses: all on one node, or over several.
 
-A curve may tell more levels apart: 0 is one node, 1 the narrowest domain around it (a rack), 2 the next wider one (a
-zone), and so on; its last level stands for all that is wider.
+A curve may have more levels: 0 is one node, 1 the narrowest domain around it (a rack), 2 the next wider one (a zone),
+and so on; its last level holds for all wider domains.
 """
 
 BOUND = 0.99
-"""A gang that keeps more than this of its speed over several nodes does not care where it sits."""
+"""A gang that keeps more than this part of its speed over several nodes is indifferent to its place."""
 
 BANDWIDTH: tuple[float, ...] = (32e9, 12.5e9, 3.1e9, 0.6e9)
 """Bytes per second and device within a node (PCIe 4.0 x16), a rack (100 Gb/s), a zone (25 Gb/s), and beyond (5 Gb/s):
@@ -30,23 +30,23 @@ class SpeedCurve:
 
     sizes: tuple[int, ...]  # ascending
     speeds: Mapping[str, tuple[tuple[float, ...], ...]]
-    levels: int = field(init=False, repr=False, compare=False)  # topology levels it tells apart, the same for all types
+    levels: int = field(init=False, repr=False, compare=False)  # its topology levels, the same for all types
     _fastest: dict[int | None, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _exchanges: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
     _running: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", len(next(iter(self.speeds.values()), ())))  # asked of every job each round
+        object.__setattr__(self, "levels", len(next(iter(self.speeds.values()), ())))  # read for every job
 
     def speed(self, device_type: str, size: int, level: int = NEAR) -> float:
-        """Of this very gang; 0 when the curve does not know it."""
+        """Speed of exactly this gang; 0 if the curve does not know it."""
         levels = self.speeds.get(device_type)
         if levels is None or size not in self.sizes:
             return 0.0
         return levels[min(level, len(levels) - 1)][self.sizes.index(size)]
 
     def over(self, device_type: str, size: int, levels: int) -> list[float]:
-        """The speed of this very gang at so many levels."""
+        """Speeds of exactly this gang at the first ``levels`` levels."""
         rows = self.speeds.get(device_type, ())
         if not rows or size not in self.sizes:
             return [0.0] * levels
@@ -54,7 +54,7 @@ class SpeedCurve:
         return [row[at] for row in rows[:levels]] + [rows[-1][at]] * (levels - len(rows))
 
     def exchanges(self, device_type: str) -> bool:
-        """Whether it loses speed over several nodes, as far as it knows both."""
+        """Whether a gang loses speed over several nodes."""
         found = self._exchanges.get(device_type)
         if found is None:
             rows = self.speeds.get(device_type, ())
@@ -63,7 +63,7 @@ class SpeedCurve:
         return found
 
     def fastest(self, size: int | None = None) -> float:
-        """On the best devices there are: of gangs of one size, or of any; 0 when the curve does not know it."""
+        """Speed on the best device type, at one size or at any; 0 if the curve does not know it."""
         if not self._fastest:
             rows = [level for levels in self.speeds.values() for level in levels if level]
             self._fastest.update(zip(self.sizes, map(max, zip(*rows, strict=False)), strict=False))
@@ -72,17 +72,17 @@ class SpeedCurve:
 
     @property
     def running(self) -> list[int]:
-        """The sizes at which it runs anywhere at all, ascending."""
+        """The sizes at which it runs on some type, ascending."""
         if not self._running:
             self._running.extend(size for size in self.sizes if self.fastest(size) > 0)
         return self._running
 
 
 def widened(curve: SpeedCurve, bandwidth: Sequence[float] = BANDWIDTH) -> SpeedCurve:
-    """The curve over as many levels as there are bandwidths, from what it says about one node and several.
+    """The curve extended to as many levels as there are bandwidths, from its speeds on one node and several.
 
-    A step takes so long to compute and so long to exchange; the second is what grows as bandwidth falls. Two levels
-    tell both: ``time(level) = compute + bytes / bandwidth(level)``. Where only one is known, nothing can be told.
+    A step has compute time and communication time, which grows as bandwidth falls. Two levels give both:
+    ``time(level) = compute + bytes / bandwidth(level)``. A curve with one level stays as it is.
     """
     wide = {name: _widened(levels, bandwidth) for name, levels in curve.speeds.items()}
     return SpeedCurve(curve.sizes, wide)

@@ -1,4 +1,4 @@
-"""When will it start, and when be done? The policy played forward on a virtual clock, from what is known now."""
+"""Forecasts starts and finishes by simulating the policy on a virtual clock from the present state."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ Policy = Callable[[ClusterState], Round]
 NEVER_ENOUGH: Callable[[], bool] = lambda: False  # noqa: E731
 
 MOST_WAITING = 200
-"""Waiting jobs that are played, those that bid most; what comes after them is told by the work ahead of it."""
+"""Waiting jobs that are simulated, the highest bids; later ones are estimated from the work ahead of them."""
 
 MOST_STEPS, FEWEST_STEPS, EFFORT = 64, 8, 20_000
-"""Decisions that are played: fewer where there are more jobs, so that a forecast costs about the same everywhere."""
+"""Simulated rounds: fewer with more jobs, so that a forecast costs about the same everywhere."""
 
 FOR_ONE = 4
-"""... and where more wait than are played, only so many for who is asked about, and none once it has started."""
+"""... and if not all waiting jobs are simulated, only so many rounds, until the jobs in question have started."""
 
 REACH = 50.0
-"""The last step is so many times as far away as the first: what is far off is less sure, and looked at less often."""
+"""The last step is so many times longer than the first: the far future is less certain."""
 
 SOON_S = 0.5
 """The first step where the state does not say how long a round is."""
 
 NEVER = ("no-such-gang", "no-such-room", "quota", "budget", "declined", "not-here")
-"""Holds that waiting alone does not end."""
+"""Codes of holds that waiting alone does not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Expected moments by job. Who is missing will not start as things are, or cannot be told to."""
+    """Expected times by job. A missing job does not start as things are, or cannot be forecast."""
 
-    start_s: Mapping[str, float]  # of those that wait now; live, when their gangs will have come up
+    start_s: Mapping[str, float]  # of jobs that wait now; live, when their gangs are up
     finish_s: Mapping[str, float]
-    seats: Mapping[str, tuple[str, ...]]  # where those that wait would start
-    until_s: float  # so far the policy was played; later moments follow from the work ahead
+    seats: Mapping[str, tuple[str, ...]]  # where waiting jobs would start
+    until_s: float  # the end of the simulation; later times are estimated from the work ahead
 
 
 @dataclass(slots=True)
 class ForecastJob:
-    """A job on its virtual way."""
+    """A job during the simulation."""
 
     job: JobState
     left: float
@@ -62,7 +62,7 @@ class ForecastJob:
         return self.owed_s + self.left / self.speed if self.speed > 0 else inf
 
     def run(self, seconds: float, device_type: str) -> None:
-        """Get on for so long; a job that is done is taken out by the game."""
+        """Work for so many seconds; finished jobs are removed by :meth:`ForecastRun.advance`."""
         served_s = max(0.0, seconds - self.owed_s)
         self.owed_s = max(0.0, self.owed_s - seconds)
         did = min(self.left, self.speed * served_s)
@@ -79,7 +79,7 @@ class ForecastJob:
 
 @dataclass(slots=True)
 class ForecastRun:
-    """The state as it would become, and what was seen on the way."""
+    """The simulated state, and the starts and finishes seen so far."""
 
     state: ClusterState
     jobs: dict[str, ForecastJob]
@@ -88,10 +88,10 @@ class ForecastRun:
     start_s: dict[str, float] = field(default_factory=dict)
     finish_s: dict[str, float] = field(default_factory=dict)
     seats: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    blocked: dict[str, str] = field(default_factory=dict)  # who waits, and the code of why
-    awaited: frozenset[str] = frozenset()  # who waited as it began
-    comes_up_s: float = FIRST_START_S  # how long a gang takes to come up for the first time
-    leaving: bool = False  # whether the last decision freed devices that it did not give away
+    blocked: dict[str, str] = field(default_factory=dict)  # waiting jobs, with the code of the reason
+    awaited: frozenset[str] = frozenset()  # jobs that waited at the beginning
+    comes_up_s: float = FIRST_START_S  # duration of a first start
+    leaving: bool = False  # whether the last round freed devices
 
     @classmethod
     def of(cls, state: ClusterState) -> ForecastRun:
@@ -100,13 +100,13 @@ class ForecastRun:
         comes_up_s = first_start_s(state)
         for job, left in zip(state.jobs, expected_work_left(state, state.jobs), strict=True):
             jobs[job.id] = ForecastJob(job, left, speed=speed_on_seats(job, job.seats, nodes))
-            if job.frozen and job.starts_over:  # it is not at work yet
+            if job.frozen and job.starts_over:  # it does not work yet
                 jobs[job.id].owed_s = max(0.0, comes_up_s - (state.now_s - job.since_s))
         waits = frozenset(job.id for job in state.jobs if not job.seats)
         return cls(state, jobs, nodes, state.now_s, awaited=waits, comes_up_s=comes_up_s)
 
     def seen(self) -> ClusterState:
-        """What the policy is shown."""
+        """The state for the policy."""
         again = [t if t.spent is None or t.spent.again_s > self.now_s else replace(t, spent=None)
                  for t in self.state.tenants]  # fmt: skip
         jobs = [played.job for played in self.jobs.values()]
@@ -130,7 +130,7 @@ class ForecastRun:
         job = played.job
         self.leaving |= len(seats) < len(job.seats)
         if job.id in self.awaited and job.id not in self.start_s:
-            at_once = self.state.at_once or self.now_s == self.state.now_s  # who starts now is told "now"
+            at_once = self.state.at_once or self.now_s == self.state.now_s  # a start in the first round is "now"
             comes_up_s = 0.0 if at_once else start_loss_s(self.state, job, self.comes_up_s)
             self.start_s[job.id], self.seats[job.id] = self.now_s + comes_up_s, seats
         played.job = replace(job, seats=seats, since_s=self.now_s, broken=False)
@@ -140,7 +140,7 @@ class ForecastRun:
         )
 
     def advance(self, seconds: float) -> None:
-        """Everybody who sits gets on; who is done leaves."""
+        """Let all running jobs work; remove finished ones."""
         for name, played in list(self.jobs.items()):
             if not played.job.seats:
                 continue
@@ -150,29 +150,29 @@ class ForecastRun:
                 del self.jobs[name]
             else:
                 there = (self.nodes[name].device_type for name in played.job.seats if name in self.nodes)
-                played.run(seconds, next(there, ""))  # its nodes may have been taken away since
+                played.run(seconds, next(there, ""))  # its nodes may be gone by now
         self.now_s += seconds
 
     def next_s(self) -> float:
-        """Seconds until something happens by itself."""
+        """Seconds until the next event."""
         soonest = min((played.ends_in() for played in self.jobs.values() if played.job.seats), default=inf)
         wakes = [float(self.state.memory.get("wake_s", inf)) - self.now_s]
         wakes += [tenant.spent.again_s - self.now_s for tenant in self.state.tenants if tenant.spent is not None]
         return min(soonest, *(wake for wake in wakes if wake > 0), inf)
 
     def begun(self, name: str) -> bool:
-        """Whether it sits, is done, or never will be, as things are."""
+        """Whether it runs, is done, or will never start as things are."""
         played = self.jobs.get(name)
         return played is None or bool(played.job.seats) or self.blocked.get(name) in NEVER
 
     def narrow(self, bids: Mapping[str, float], kept: Collection[str]) -> list[ForecastJob]:
-        """Leave out those beyond the first so many that wait; returned in the order of their bids."""
+        """Remove waiting jobs beyond ``MOST_WAITING``; returns them in the order of their bids."""
         waiting = [name for name, played in self.jobs.items() if not played.job.seats and name not in kept]
         waiting.sort(key=lambda name: (-bids.get(name, 0.0), self.jobs[name].job.submitted_s, name))
         late = [self.jobs.pop(name) for name in waiting[MOST_WAITING:]]
         gone = {played.job.id for played in late}
         remembered = dict(self.state.memory)
-        if gone and "seen" in remembered:  # else the policy would take them for finished
+        if gone and "seen" in remembered:  # otherwise the policy would count them as finished
             remembered["seen"] = {name: one for name, one in remembered["seen"].items() if name not in gone}
         self.state = replace(self.state, memory=remembered)
         return late
@@ -182,11 +182,11 @@ def forecast(
     state: ClusterState, policy: Policy, *, finishes: Collection[str] = (), first: Round | None = None,
     enough: Callable[[], bool] = NEVER_ENOUGH,
 ) -> Forecast:  # fmt: skip
-    """Play the policy until all who wait have started and ``finishes`` are done, or far enough ahead.
+    """Simulate the policy until all waiting jobs have started and ``finishes`` are done, or far enough ahead.
 
-    ``first`` is what the policy says about this very state, where that is known already. Nobody else is expected to
-    come: so this is the earliest that each start can be expected, unless those that run are done before their time.
-    It ends as soon as it is ``enough``; what was not played by then is told by the work ahead.
+    ``first`` is the policy's round for this state, if known. No further submissions are assumed, so starts are the
+    earliest to expect, unless running jobs end early. The simulation ends once it is ``enough``; the rest is estimated
+    from the work ahead.
     """
     game = ForecastRun.of(state)
     made = policy(game.seen()) if first is None else first
@@ -207,16 +207,16 @@ def forecast(
 
 
 def _told(game: ForecastRun, finishes: Collection[str]) -> bool:
-    """Whether all that is asked for is known: everybody else sits, or never will."""
+    """Whether all starts and the ``finishes`` are known."""
     waits = any(not one.job.seats and game.blocked.get(name) not in NEVER for name, one in game.jobs.items()
                 if name in game.awaited and name not in game.start_s)  # fmt: skip
     return not waits and not any(name in game.jobs for name in finishes)
 
 
 def _step_s(game: ForecastRun, state: ClusterState, steps: int) -> float:
-    """To the next event, but not in smaller steps than so far ahead makes sense, nor in much larger ones.
+    """Seconds to the next event, at least the step that makes sense so far ahead, and at most four times that.
 
-    Live, what a decision frees is given away by the next one, which then follows soon.
+    Live, the round after one that freed devices follows soon.
     """
     first_s = state.round_s or SOON_S
     ahead_s = game.now_s - state.now_s
@@ -226,7 +226,7 @@ def _step_s(game: ForecastRun, state: ClusterState, steps: int) -> float:
 
 
 def _look_further(game: ForecastRun, late: Sequence[ForecastJob]) -> None:
-    """Beyond what was played: who sits goes on; who waits, starts when the work ahead of it is done on all devices."""
+    """Beyond the simulation: running jobs finish; waiting ones start when the work ahead is done on all devices."""
     devices = max(1.0, float(sum(node.devices for node in game.nodes.values() if node.schedulable)))
     waiting = [played for played in game.jobs.values() if not played.job.seats]
     ahead_s = 0.0
@@ -239,7 +239,7 @@ def _look_further(game: ForecastRun, late: Sequence[ForecastJob]) -> None:
             continue
         speed = efficient_speed(played.job)
         if speed <= 0:
-            continue  # it runs nowhere, so nobody waits for it
+            continue  # it runs nowhere, so no job waits for it
         alone_s = played.left / speed
         begins_s = game.now_s + ahead_s
         if played.job.id in game.awaited:

@@ -1,4 +1,4 @@
-"""Jobs with their fields as columns, read in one go: objects lie all over the memory, so that each look costs."""
+"""Reads the fields of many jobs as columns, in one pass: access to scattered objects is slow."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ NAMES = (
 )  # fmt: skip
 
 AT_A_TIME = 128
-"""Jobs that are read before the next field is: so many stay in the cache meanwhile."""
+"""Jobs per block when columns are read: so many stay in the processor's cache."""
 
 _GETTERS = tuple(map(attrgetter, NAMES))
 
 
 class JobColumns(tuple[JobState, ...]):
-    """The jobs, and next to them their columns: it goes wherever a sequence of jobs does."""
+    """A tuple of jobs with cached columns; usable wherever a sequence of jobs is."""
 
     columns: dict[str, Sequence[Any]]
 
     @classmethod
     def in_order(cls, jobs: Iterable[JobState]) -> JobColumns:
-        """By the time of submission, and by name where that is the same: so the order of the input does not matter."""
+        """Sorted by submission time, then id, so that the order of the input does not matter."""
         return cls.of(sorted(sorted(jobs, key=attrgetter("id")), key=attrgetter("submitted_s")))
 
     @classmethod
     def of(cls, jobs: Iterable[JobState]) -> JobColumns:
         found = cls(jobs)
         columns: list[list[Any]] = [[] for _ in NAMES]
-        for begin in range(0, len(found), AT_A_TIME):  # no row is ever an object: the collector would look at them all
+        for begin in range(0, len(found), AT_A_TIME):  # no row objects, which the garbage collector would scan
             some = found[begin : begin + AT_A_TIME]
             for getter, column in zip(_GETTERS, columns, strict=True):
                 column.extend(map(getter, some))
@@ -46,14 +46,14 @@ class JobColumns(tuple[JobState, ...]):
 
     @classmethod
     def lazily(cls, jobs: Iterable[JobState]) -> JobColumns:
-        """For when only a few fields are asked for, each maybe several times: it is read when it is asked for first."""
+        """Columns are read when first asked for: for callers that need only a few fields."""
         found = cls(jobs)
         found.columns = {}
         return found
 
 
 def read_column(jobs: Sequence[JobState], name: str) -> Sequence[Any]:
-    """One field of all these jobs, from what was read already if it was."""
+    """One field of all these jobs, from the cached column if there is one."""
     if not isinstance(jobs, JobColumns):
         return [getattr(job, name) for job in jobs]
     column = jobs.columns.get(name)
@@ -63,8 +63,8 @@ def read_column(jobs: Sequence[JobState], name: str) -> Sequence[Any]:
 
 
 def distinct_demands(jobs: Sequence[JobState]) -> tuple[list[Mapping[str, float]], NDArray[np.int64], list[int]]:
-    """What workers ask for besides devices: each different demand once, the number of that of each job, and the first
-    job with each. There are thousands of jobs and a few dozen demands."""
+    """The distinct demands besides devices, the index of each job's demand, and the first job with each. There are
+    thousands of jobs and a few dozen demands."""
     known = jobs.columns.get("demands") if isinstance(jobs, JobColumns) else None
     if known is None:
         every = read_column(jobs, "demand")

@@ -1,7 +1,6 @@
-"""How fast a gang gets on and how much it has left, as far as the state says: what forecasts reckon with.
+"""Estimates a gang's speed and work left for forecasts, as far as the state tells.
 
-Work is counted in the units of a job's curve; without a curve in samples, where those are measured, or else in seconds
-of one worker.
+Work is in units of the job's curve; without a curve in samples, if speeds are measured, else in seconds of one worker.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from fairlead.scheduling.state import ClusterState, JobState
 CONFIG = MarketConfig()
 
 FIRST_START_S = 2.0
-"""From a decision to a gang at work, where nothing has to be stopped or loaded first."""
+"""Time from a decision to a working gang, where nothing must be stopped or loaded first."""
 
 OVERDUE = 0.1
-"""Of the time that its author said it takes, what a job needs at least that has used it up."""
+"""A job that has used up its declared duration needs at least this part of it again."""
 
 
 def speed_on_seats(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> float:
-    """Units of work per second on these seats; of a size that its curve does not know, as on the next smaller one."""
+    """Units of work per second on these seats; a size unknown to the curve counts as the next smaller known one."""
     there = [nodes[name] for name in dict.fromkeys(seats) if name in nodes]
     if not there:
         return 0.0
@@ -46,7 +45,7 @@ def speed_on_seats(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node
 
 
 def speed_without_curve(job: JobState, size: int) -> float:
-    """Without a curve: as measured at the nearest size, scaled as gangs usually do."""
+    """Speed without a curve: measured at the nearest size, scaled as usual."""
     measured = {workers: speed for workers, speed in job.speeds.items() if speed > 0 and workers > 0}
     if not counts_samples(job):
         return float(size**SCALING)
@@ -55,7 +54,7 @@ def speed_without_curve(job: JobState, size: int) -> float:
 
 
 def with_curve(job: JobState, types: Sequence[str], devices: int) -> JobState:
-    """The same with a curve over all gangs that so many devices allow, in the units of this module."""
+    """The job with a curve over all gangs that so many devices allow, in the units of this module."""
     if job.curve is not None:
         return job
     least = max(1, min(job.min_workers, devices))
@@ -66,17 +65,17 @@ def with_curve(job: JobState, types: Sequence[str], devices: int) -> JobState:
 
 @lru_cache(maxsize=KEPT)
 def _curve(speeds: tuple[float, ...], least: int, types: tuple[str, ...]) -> SpeedCurve:
-    """One object for all of which the same is known: the market remembers what it worked out for a curve."""
+    """One shared object per distinct curve: the market caches results by the identity of a curve."""
     return SpeedCurve(tuple(range(least, least + len(speeds))), dict.fromkeys(types, (speeds, speeds)))
 
 
 def counts_samples(job: JobState) -> bool:
-    """Whether its work is known in samples, and how fast it does them."""
+    """Whether its work left and its speed are known in samples."""
     return job.curve is None and job.remaining_samples is not None and any(speed > 0 for speed in job.speeds.values())
 
 
 def efficient_speed(job: JobState) -> float:
-    """On the gang that gets most out of each device; of several the smallest."""
+    """Speed of its most efficient gang; of several the smallest."""
     if job.curve is None:
         return speed_without_curve(job, job.min_workers)
     best, found = 0.0, 0.0
@@ -91,7 +90,7 @@ def efficient_speed(job: JobState) -> float:
 def expected_work_left(state: ClusterState, jobs: Sequence[JobState]) -> list[float]:
     """Units of work each job still has to do: as declared, or as the policy expects it."""
     counted = [_counted(job, state.now_s) for job in jobs]
-    history = History.of(state.memory)  # what jobs first said; who was not seen before says it now
+    history = History.of(state.memory)  # declarations of known jobs; a new job's counts from now
     reference = np.array([efficient_speed(job) for job in counted])
     found = work_left(counted, reference, history, CONFIG)
     return [_by_its_word(job) or _by_precedent(job, history) or float(left)
@@ -99,8 +98,8 @@ def expected_work_left(state: ClusterState, jobs: Sequence[JobState]) -> list[fl
 
 
 def _by_its_word(job: JobState) -> float | None:
-    """What is left of the time that its author said it takes. Past that it is expected to need as long again as it is
-    over, and at least a tenth of what was said: for a bid its word would count no more, but it is about to end.
+    """Work left by its declared duration. Once that is exceeded, it is expected to need as much again as it is over,
+    and at least a tenth of the declaration. (A bid ignores an exceeded declaration.)
     """
     if job.work_left is not None or "takes_s" not in job.facts:
         return None
@@ -109,9 +108,9 @@ def _by_its_word(job: JobState) -> float | None:
 
 
 def _by_precedent(job: JobState, history: History) -> float | None:
-    """What those of its class that did more than it has done still needed, where there were any and it says nothing.
+    """Mean work left of the finished jobs of its class that did more than it has done; None without any.
 
-    For a bid a short precedent is taken with more caution: here the likeliest is wanted.
+    A bid treats few precedents with more caution; a forecast wants the likeliest value.
     """
     if job.work_left is not None or "takes_s" in job.facts:
         return None
@@ -120,7 +119,7 @@ def _by_precedent(job: JobState, history: History) -> float | None:
 
 
 def _counted(job: JobState, now_s: float) -> JobState:
-    """Its work left and done in the units of this module, as far as they are known."""
+    """The job with work left and done in the units of this module, as far as known."""
     if job.curve is not None:
         return job
     if counts_samples(job):
@@ -130,19 +129,19 @@ def _counted(job: JobState, now_s: float) -> JobState:
 
 
 def start_loss_s(state: ClusterState, job: JobState, first_s: float = FIRST_START_S) -> float:
-    """Seconds that a new gang of this job loses. Live, a first start costs less than starting over does."""
+    """Seconds that a new gang of this job loses. Live, a first start costs less than a restart."""
     fresh = not job.seats and not job.ran_s and job.work_done == 0
     return min(job.restart_cost_s, first_s) if fresh and not state.at_once else job.restart_cost_s
 
 
 def first_start_s(state: ClusterState) -> float:
-    """How long a gang takes to come up for the first time: as those did that start over, and so come up that way."""
+    """Time for a gang's first start: the median restart of commands, which always start from the beginning."""
     known = [job.restart_cost_s for job in state.jobs if job.seats and job.starts_over and not job.frozen]
     return median(known) if known else FIRST_START_S
 
 
 def length_known(state: ClusterState, job: JobState) -> bool:
-    """Whether its length rests on more than a general expectation: on its own word, on progress, or on precedents."""
+    """Whether its length is known from a declaration, from progress, or from precedents."""
     if job.work_left is not None or counts_samples(job) or "takes_s" in job.facts:
         return True
     return class_of(job) in History.of(state.memory).finished

@@ -1,7 +1,7 @@
-"""Tenants as a tree of queues, down to people: how what a queue may claim is divided among those below it (U4).
+"""Divides devices in a tree of queues: tenants, their teams and people (U4).
 
-Weights count among siblings. A queue's unused share goes to its siblings first, since their parent keeps it as long as
-anybody below wants it, and only then upwards. A guarantee is a floor, a quota or a most by type a lid.
+Weights count among siblings. A queue's unused share goes to its siblings first, and upwards only once no queue below
+their parent wants it. A guarantee is a floor, a quota or a limit by type a cap.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.state import JobState, TenantState
 
 ANY = ""
-"""The key of demand that any type of device would do for."""
+"""The key of demand for any device type."""
 
 OWN, NOBODY = "*", "?"
-"""A tenant's own work beside the teams below it, and its jobs that nobody in particular handed in."""
+"""Queue names for a tenant's own work beside its teams, and for its jobs without a known submitter."""
 
 Wants = Mapping[str, float]
-"""Devices by type, and under ``ANY`` those of whatever type."""
+"""Devices by type, and under ``ANY`` devices of any type."""
 
 
 def path_to_top(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
-    """The tenant or queue and those above it, up to the top."""
+    """The queue and the queues above it, up to the top."""
     path = [name]
     while (parent := parents.get(path[-1])) is not None and parent not in path:
         path.append(parent)
@@ -33,13 +33,13 @@ def path_to_top(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All queues by name, in the order of names, with who is directly below whom."""
+    """All queues in the order of their names, with parents and children."""
 
     queues: Mapping[str, TenantState]
     above: Mapping[str, str | None]
     below: Mapping[str | None, tuple[str, ...]]
-    people: Mapping[str, frozenset[str]]  # by tenant, where there are several
-    tenants: frozenset[str]  # the queues that are tenants, not people or own work
+    people: Mapping[str, frozenset[str]]  # by tenant, where several people have jobs
+    tenants: frozenset[str]  # the queues that are tenants
     paths: Mapping[str, tuple[str, ...]]  # each queue, the one above it, and so on up to the top
     teams: Mapping[str, tuple[str, ...]]  # by tenant: itself and the tenants below it
 
@@ -72,16 +72,16 @@ class Tree:
                    people, named, paths, {name: tuple(found) for name, found in teams.items()})  # fmt: skip
 
     def own(self, tenant: str) -> str:
-        """The queue of all that a tenant does itself, without the teams below it."""
+        """The queue of a tenant's own work, without its teams."""
         own = f"{tenant}/{OWN}"
         return own if own in self.queues else tenant
 
     def leaf(self, tenant: str, person: str = "") -> str:
-        """The queue in which the jobs of this person stand; who was not counted stands with the tenant itself."""
+        """The queue of this person's jobs; without a queue of its own, that of the tenant's own work."""
         return f"{tenant}/{person or NOBODY}" if person in self.people.get(tenant, ()) else self.own(tenant)
 
     def leaves(self, jobs: Sequence[JobState]) -> list[str]:
-        """The queue in which each of the jobs stands."""
+        """The queue of each job."""
         tenants, persons = read_column(jobs, "tenant"), read_column(jobs, "person")
         if not self.people:
             own = {tenant: self.own(tenant) for tenant in set(tenants)}
@@ -90,7 +90,7 @@ class Tree:
         return [known[who] for who in zip(tenants, persons, strict=True)]
 
     def path(self, name: str) -> tuple[str, ...]:
-        """The queue, the one above it, and so on up to the top."""
+        """The queue and the queues above it, up to the top."""
         return self.paths[name]
 
     @property
@@ -98,7 +98,7 @@ class Tree:
         return len(self.below) <= 1
 
     def upwards(self) -> list[str]:
-        """All queues, each after everybody below it."""
+        """All queues, each after the queues below it."""
         order: list[str] = []
         open_: list[str] = list(self.below.get(None, ()))
         while open_:
@@ -108,7 +108,7 @@ class Tree:
         return order[::-1]
 
     def summed(self, amounts: Mapping[str, float]) -> dict[str, float]:
-        """What each queue has together with everybody below it."""
+        """Each queue's amount including the queues below it."""
         sums = {name: float(amounts.get(name, 0.0)) for name in self.queues}
         if not self.flat:
             for name in self.upwards():
@@ -118,7 +118,7 @@ class Tree:
 
 
 def _parents(known: Mapping[str, TenantState]) -> dict[str, str | None]:
-    """Who stands below whom; whoever names nobody known, or stands below itself, stands at the top."""
+    """The parent of each tenant; None if it is unknown or part of a cycle."""
     above = {name: tenant.parent if tenant.parent in known else None for name, tenant in known.items()}
     safe: set[str] = set()
     for name in sorted(known):
@@ -149,15 +149,15 @@ def people_with_jobs(jobs: Sequence[JobState]) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the jobs of each leaf could use: devices as they are charged for, and by type as they are counted."""
+    """What the jobs of each leaf queue could use: charged devices, and devices by type."""
 
     charged: Mapping[str, float]
     wants: Mapping[str, Wants] = field(default_factory=dict)
-    types: Mapping[str, float] = field(default_factory=dict)  # devices there are by type; empty: not known
+    types: Mapping[str, float] = field(default_factory=dict)  # devices by type; empty: unknown
 
 
 def divide_capacity(tree: Tree, demand: Demand, capacity: float) -> dict[str, float]:
-    """Devices that each queue may claim together with everybody below it: weighted max-min on each level."""
+    """Devices that each queue may claim, including queues below it: weighted max-min on each level."""
     weights = {name: queue.weight for name, queue in tree.queues.items()}
     caps, floors = _bounds(tree, demand)
     given = divide_by_weight(capacity, tree.below.get(None, ()), caps, floors, weights)
@@ -172,10 +172,10 @@ def divide_by_weight(
     amount: float, names: Sequence[str], caps: Mapping[str, float], floors: Mapping[str, float],
     weights: Mapping[str, float],
 ) -> dict[str, float]:  # fmt: skip
-    """The amount by weight among these, nobody above its lid nor below its floor, as far as it goes."""
+    """Divides the amount by weight, none above its cap and none below its floor as far as the amount allows."""
     sure = {name: floors[name] for name in names if name in floors}
     promised = sum(sure.values())
-    if sure and promised >= amount:  # more was guaranteed than is left, such as after nodes were lost
+    if sure and promised >= amount:  # guarantees exceed the amount, such as after a loss of nodes
         return {name: sure.get(name, 0.0) * amount / promised if promised > 0 else 0.0 for name in names}
     kept: dict[str, float] = {}
     while True:
@@ -192,9 +192,9 @@ def _by_weight(
 ) -> dict[str, float]:
     shares = dict.fromkeys(names, 0.0)
     left, weight_left = float(amount), sum(weights[name] for name in shares)
-    # Whoever needs least per weight is satisfied first; what it leaves is shared among the others.
+    # The queue that needs least per weight is satisfied first; the others divide what it leaves.
     for name in sorted(shares, key=lambda name: (caps[name] / weights[name], name)):
-        # of weights that are very far apart, nothing may be left in floating point: then it is the last one
+        # with weights of very different size, rounding may leave no weight: then this is the last queue
         among = weight_left if weight_left > 0.999999 * weights[name] else weights[name]
         shares[name] = min(caps[name], left * weights[name] / among)
         left -= shares[name]
@@ -203,7 +203,7 @@ def _by_weight(
 
 
 def _bounds(tree: Tree, demand: Demand) -> tuple[dict[str, float], dict[str, float]]:
-    """The lid of every queue, and the floor of those that are guaranteed something, here or below."""
+    """The cap of every queue, and the floor of queues with guarantees, here or below."""
     caps: dict[str, float] = {}
     floors: dict[str, float] = {}
     limited = any(queue.guarantee or queue.most for queue in tree.queues.values())
@@ -235,21 +235,21 @@ def _wants_below(tree: Tree, demand: Demand) -> dict[str, dict[str, float]]:
 
 
 def _servable(wants: Wants, limit: Mapping[str, float], demand: Demand, *, otherwise: float) -> float:
-    """How much of what is wanted fits under a limit by type; types that it does not name are limited ``otherwise``."""
+    """How much of the demand fits under a limit by type; types that it does not name are limited to ``otherwise``."""
     kinds = sorted({*demand.types, *limit, *wants} - {ANY})
     room = {kind: min(limit.get(kind, otherwise), demand.types.get(kind, 0.0 if demand.types else float("inf")))
             for kind in kinds}  # fmt: skip
     if not demand.types:
-        room[ANY] = otherwise  # of types that nobody has named
+        room[ANY] = otherwise  # of types without a name here
     typed = sum(min(wants.get(kind, 0.0), room[kind]) for kind in kinds)
     spare = sum(max(0.0, amount - (wants.get(kind, 0.0) if kind != ANY else 0.0)) for kind, amount in room.items())
     return typed + min(wants.get(ANY, 0.0), spare)
 
 
 def charge(need: Resources, whole: Resources) -> float:
-    """Devices that one worker counts as: its largest part of anything there is, over one device's part of all devices.
+    """Devices that one worker counts as: its dominant resource, relative to one device's part of all devices.
 
-    Whoever takes more of the memory or of the cores than goes with a device is charged for that (dominant resource).
+    A worker that takes more memory or cores than its device's part is charged for them (dominant resource fairness).
     """
     devices = whole.get(DEVICE, 0.0)
     parts = (amount / whole[name] for name, amount in need.items() if name != DEVICE and whole.get(name, 0.0) > 0)
@@ -257,5 +257,5 @@ def charge(need: Resources, whole: Resources) -> float:
 
 
 def in_service(nodes: Iterable[Node]) -> dict[str, float]:
-    """All resources of the nodes that take new workers, summed."""
+    """Total resources of the nodes that take new workers."""
     return total(node.capacity for node in nodes if node.schedulable)

@@ -1,4 +1,4 @@
-"""What another worker brings to a gang, from the speeds that were measured, and the curve that follows from them."""
+"""Predicts gang speeds at other sizes from measured speeds, and whether growing or shrinking pays."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from functools import lru_cache
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import JobState
 
-WORTHWHILE = 0.95  # a size slower than this part of the best smaller one is not tried again, nor is any larger one
+WORTHWHILE = 0.95  # a size slower than this part of the best smaller one is not used again, nor any larger one
 CLEARLY_SLOWER = 0.9  # below this part of the best smaller size's speed, the larger size does harm
-USUAL_SCALING = 0.8  # of a worker's own speed is what it is expected to add before anybody measured
-SLACK = 0.3  # a gang that needs more than this part of the time to its deadline has no time to give
-KEPT = 50_000  # curves: as many as the market keeps menus, since another object is another curve to it
+USUAL_SCALING = 0.8  # without a measurement, a further worker adds this part of its own speed
+SLACK = 0.3  # a gang that needs more than this part of the time to its deadline is tight
+KEPT = 50_000  # cached curves: as many as the market caches menus, which go by the identity of the curve
 PAYBACK = 2.0  # growing must save this many times what the new generation costs
 
 
 def max_useful_size(job: JobState) -> int:
-    """The largest size that is not known to be useless: nobody grows into what was measured to be slower."""
+    """The largest size that was not measured slower than a smaller one."""
     if not job.speeds:
         return job.max_workers
     slower = first_slower(job)
@@ -28,8 +28,7 @@ def max_useful_size(job: JobState) -> int:
 def first_slower(job: JobState) -> int | None:
     """The smallest size that was measured slower than the best of the smaller ones.
 
-    Measured against the same size as in better_smaller, and less strictly: so a size that a gang shrinks
-    away from is always above its ceiling, and it does not grow back to it.
+    The threshold is less strict than in :func:`better_smaller`, so a gang never grows back to a size that it left.
     """
     best = 0.0
     for size in sorted(size for size, speed in job.speeds.items() if speed > 0 and size >= job.min_workers):
@@ -48,7 +47,7 @@ def speed_at(job: JobState, size: int) -> float | None:
 
 
 def _along(curve: SpeedCurve | None, known: tuple[tuple[int, float], ...], size: int) -> float | None:
-    """The speed at this size as measured at the nearest one, in the proportion that the curve sees between both."""
+    """The speed measured at the nearest size, scaled by the curve's ratio between the two sizes."""
     if curve is None or not known or size not in curve.sizes:
         return None
     nearest, speed = min(known, key=lambda one: (abs(one[0] - size), one[0]))
@@ -57,7 +56,7 @@ def _along(curve: SpeedCurve | None, known: tuple[tuple[int, float], ...], size:
 
 
 def scaled_speed(known: tuple[tuple[int, float], ...], size: int) -> float | None:
-    """The speed at this size by those of some sizes."""
+    """The speed at this size from the nearest measured size by the usual scaling."""
     if not known or size <= 0:
         return None
     nearest, speed = known[0] if len(known) == 1 else min(known, key=lambda one: (abs(one[0] - size), one[0]))
@@ -65,7 +64,7 @@ def scaled_speed(known: tuple[tuple[int, float], ...], size: int) -> float | Non
 
 
 def speed_on(job: JobState, kind: str, size: int) -> float:
-    """Of a gang of this size on this type by the curve that the job brought; 1 without one: all types are alike."""
+    """Speed of a gang of this size on this type by the job's curve; 1 without a curve."""
     if job.curve is None:
         return 1.0
     sizes, best = job.curve.sizes, 0.0
@@ -78,8 +77,8 @@ def speed_on(job: JobState, kind: str, size: int) -> float:
 
 
 def device_usefulness(job: JobState, on: Iterable[str], of: Iterable[str], size: int) -> float:
-    """What a device of a gang of this size ``on`` these types is worth to the job, relative to the best ``of`` those it
-    could have; a gang on several types is as fast as on the slowest of them."""
+    """Worth of a device of this gang ``on`` these types, relative to the best ``of`` the types it could have; a gang on
+    several types is as fast as on the slowest."""
     if job.curve is None:
         return 1.0
     here = min((speed_on(job, kind, size) for kind in on), default=0.0)
@@ -88,7 +87,7 @@ def device_usefulness(job: JobState, on: Iterable[str], of: Iterable[str], size:
 
 
 def larger(job: JobState, size: int) -> int | None:
-    """The next size that the gang could grow to: one more, or the next that its curve knows and is faster."""
+    """The next size to grow to: one more worker, or the next faster size of its curve."""
     most = max_useful_size(job)
     if job.curve is None:
         return size + 1 if size < most else None
@@ -105,22 +104,14 @@ def smaller(job: JobState, size: int) -> int | None:
     return running[at] if at >= 0 and running[at] >= job.min_workers else None
 
 
-def relative_gain(job: JobState, size: int) -> float:
-    """How much faster, as a part of its present speed, the gang would be with one more worker."""
-    if not job.speeds and job.curve is None:
-        return USUAL_SCALING / size
-    now, then = speed_at(job, size), speed_at(job, larger(job, size) or size + 1)
-    return USUAL_SCALING / size if now is None or then is None else then / now - 1.0
-
-
 def worth_restarting(job: JobState, size: int) -> bool:
-    """Whether one more worker saves more time than a new generation takes, as far as one can know."""
+    """Whether one more worker saves more time than the change costs, as far as is known."""
     saved = saved_s(job, size)
     return saved is None or saved > PAYBACK * job.restart_cost_s
 
 
 def saved_s(job: JobState, size: int) -> float | None:
-    """Seconds by which the job would be done earlier with one more worker, if it can be told."""
+    """Seconds that one more worker would save; None if unknown."""
     now, then = remaining_s(job, size), remaining_s(job, size + 1)
     if job.remaining_samples is None or now is None or then is None:
         return None
@@ -137,7 +128,7 @@ def better_smaller(job: JobState, size: int) -> int | None:
 
 
 def remaining_s(job: JobState, size: int) -> float | None:
-    """Seconds until the job is done at this size, if it can be told."""
+    """Seconds until the job is done at this size; None if unknown."""
     left = job.remaining_samples if job.speeds or job.curve is None else job.work_left  # in the units of the speed
     if job.remaining_samples is not None and left is not None and (speed := speed_at(job, size)) is not None:
         return max(0.0, left / speed)
@@ -146,7 +137,7 @@ def remaining_s(job: JobState, size: int) -> float | None:
 
 
 def deadline_is_tight(job: JobState, size: int, now_s: float) -> bool:
-    """Whether this gang keeps the job's deadline if it runs from now on, and has not much time to spare."""
+    """Whether this gang keeps the job's deadline if it runs from now on, but with little slack."""
     if job.finish_by_s is None:
         return False
     left_s, has_s = remaining_s(job, size), job.finish_by_s - now_s
@@ -154,10 +145,9 @@ def deadline_is_tight(job: JobState, size: int, now_s: float) -> bool:
 
 
 def prior_curve(job: JobState, least: int, most: int, types: tuple[str, ...]) -> SpeedCurve:
-    """What is expected of every gang before anybody profiled the job, in seconds of work of one worker per second.
+    """The expected curve of a job without a profile, in seconds of one worker's work per second.
 
-    Measured sizes as they were measured; between and beyond them the usual scaling. Jobs of which the same is known
-    share one curve.
+    Measured sizes keep their speeds; other sizes follow the usual scaling. Jobs with equal measurements share a curve.
     """
     known = tuple(sorted((size, speed) for size, speed in job.speeds.items() if speed > 0 and size > 0))
     return _curve(known, least, most, types)

@@ -69,7 +69,6 @@ class SeatingPlan:
         self.seats: dict[str, tuple[str, ...]] = {}
         self.used: dict[str, int] = {}
         self.used_of: dict[tuple[str, str], int] = {}  # by tenant and type of device
-        self.held: dict[str, tuple[str, ...]] = {}  # free seats kept for a waiting job, by job
         self._log: list[str] = []  # nodes on which something changed
         self._places: dict[Shape, FreePlaces] = {}
         self._ready: dict[tuple[str | None, frozenset[str]], tuple[str, ...]] = {}
@@ -106,7 +105,7 @@ class SeatingPlan:
         other._asked_shapes = self._asked_shapes
         other._open = {kind: set(names) for kind, names in self._open.items()}
         other.free = dict(self.free)  # the amounts of a node are never changed, but replaced
-        other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
+        other.seats, other.used = dict(self.seats), dict(self.used)
         other.used_of, other.gangs = dict(self.used_of), dict(self.gangs)
         other.neighbours = self.neighbours.copy()
         return other
@@ -132,15 +131,6 @@ class SeatingPlan:
         for name, many in taken.items():
             key = (tenant, self.nodes[name].device_type)
             self.used_of[key] = self.used_of.get(key, 0) + sign * many
-
-    def hold(self, job: JobState, seats: tuple[str, ...]) -> None:
-        """Keep free seats for a waiting job: nobody else gets them this round."""
-        self._take(job, seats, 1.0)
-        self.held[job.id] = (*self.held.get(job.id, ()), *seats)
-
-    def let_go(self, job: JobState) -> None:
-        """Give up what is held for the job."""
-        self._take(job, self.held.pop(job.id, ()), -1.0)
 
     def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> Mapping[str, int]:
         """Take (or with -1 return) what these seats need; returns the number of seats by node."""

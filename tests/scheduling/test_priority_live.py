@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.decide import decide
+from fairlead.scheduling.market_targets import LONGEST_WAIT_S, LONGEST_WAIT_TURN_S
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, TenantState
+
+from .clusters import apply, job, nodes, state, tenants
 
 NOW_S = 100.0
 
@@ -32,3 +37,31 @@ def test_who_outranks_has_its_devices_also_where_stopping_the_gang_costs_more_th
 def test_who_waits_for_seats_that_are_being_left_is_told_by_whom() -> None:
     hold = round_with(10)["waits"]
     assert "sits" in hold.reason.text or "sits" in str(hold.reason.facts), hold.reason
+
+
+def course(waited_s: float, *, siblings: int = 0, seconds: int = 200) -> list[tuple[str, ...]]:
+    """Which jobs run, second by second: one of high priority runs, one of low priority has waited for so long."""
+    low = job("low", submitted_s=1000.0 - waited_s, since_s=1000.0 - waited_s, weight=0.2)
+    high = job("high", seats=("node-0",), priority=5, submitted_s=0.0)
+    others = [job(f"other-{at}", seats=(f"node-{at + 1}",), submitted_s=500.0) for at in range(siblings)]
+    now = state([high, low, *others], nodes=nodes(1 + siblings), tenants=tenants(a=1), now_s=1000.0)
+    seen = []
+    for _ in range(seconds):
+        seen.append(tuple(one.id for one in now.jobs if one.seats))
+        now = apply(now, decide(now), wait_s=1.0)
+    return seen
+
+
+@pytest.mark.parametrize("siblings", [0, 1, 2])
+def test_a_job_that_waited_longest_has_its_turn_also_against_a_job_of_higher_priority(siblings: int) -> None:
+    seen = course(LONGEST_WAIT_S, siblings=siblings)
+    begins = next(at for at, running in enumerate(seen) if "low" in running)
+    assert begins <= 3, "the device is given up for it and not taken back"
+    turn = seen[begins : begins + int(LONGEST_WAIT_TURN_S)]
+    assert all("low" in running for running in turn)
+    assert len(set(turn)) <= 2, "nobody takes turns with its siblings meanwhile"
+    assert all("high" in running for running in seen[begins + int(LONGEST_WAIT_TURN_S) + 5 :])
+
+
+def test_a_job_that_has_waited_a_little_less_has_no_turn_yet() -> None:
+    assert set(course(LONGEST_WAIT_S - 10.0, seconds=9)) == {("high",)}

@@ -8,7 +8,7 @@ import numpy as np
 
 from fairlead.scheduling.job_columns import read_column
 from fairlead.scheduling.market.config import MarketConfig
-from fairlead.scheduling.market.device_worth import BidColumns
+from fairlead.scheduling.market.device_worth import TINY, BidColumns
 from fairlead.scheduling.market.gang_choice import GangRounding, Problem
 from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers
 from fairlead.scheduling.market.tree_rounding import TreeRounding
@@ -17,6 +17,12 @@ from fairlead.scheduling.state import JobState
 OVERRIDE = 1e4
 """Factor of the bid of a job that comes first as it waited longest, or that outranks a running job of its tenant: it
 outbids all others, whatever stopping a gang costs."""
+
+PRIORITY_DURING_TURN = 1e2
+"""The same factor for a job of higher priority while a sibling has its turn, so that the turn comes first."""
+
+BELOW = 0.99
+"""A waiting job bids at most this part of what a running sibling of higher priority bids per device."""
 
 
 def recently_started(jobs: Sequence[JobState], book: BidColumns, config: MarketConfig) -> Bools:
@@ -31,9 +37,9 @@ def outranked(jobs: Sequence[JobState], book: BidColumns) -> Bools:
     return book.running & (_priority(jobs) < _of_group(_priority(jobs), book, ~book.running))
 
 
-def outranking(jobs: Sequence[JobState], book: BidColumns) -> Bools:
-    """Waiting jobs that outrank a running job of their own tenant."""
-    return ~book.running & (-_priority(jobs) < _of_group(-_priority(jobs), book, book.running))
+def outranking(jobs: Sequence[JobState], book: BidColumns, turn: Bools) -> Bools:
+    """Waiting jobs that outrank a running job of their own tenant, other than one whose ``turn`` it is."""
+    return ~book.running & (-_priority(jobs) < _of_group(-_priority(jobs), book, book.running & ~turn))
 
 
 def _priority(jobs: Sequence[JobState]) -> Floats:
@@ -54,7 +60,8 @@ def adjusted_utility(
 
     A gang that started or changed a moment ago counts ``fresh`` times its bid at its size or larger: so equal jobs do
     not alternate every few seconds, and a job that bids far more need not wait. Jobs whose turn it is, and jobs that
-    outrank a running job of their own tenant, outbid all others within their tenant's budget.
+    outrank a running job of their own tenant, outbid all others within their tenant's budget; turns come first. A
+    waiting job never outbids a running job of its tenant that outranks it: the two would displace each other for ever.
     """
     recent = book.running & (book.ran_s < config.fresh_s) & (choices.present >= 0)
     rows = np.nonzero(recent & ~outranked(jobs, book))[0]
@@ -62,8 +69,30 @@ def adjusted_utility(
     utility = problem.utility.copy()
     keeps = (problem.kind[rows] == kind) & (problem.size[rows] >= size)
     utility[rows] *= np.where(keeps, config.fresh, 1.0)
-    utility[turn | outranking(jobs, book)] *= OVERRIDE
-    return utility
+    during_turn = np.isin(book.group, book.group[turn])
+    utility[turn] *= OVERRIDE
+    ahead = outranking(jobs, book, turn)
+    utility[ahead & ~turn] *= np.where(during_turn, PRIORITY_DURING_TURN, OVERRIDE)[ahead & ~turn][:, None]
+    return utility * _priority_limit(jobs, problem, choices, book, utility, turn)[:, None]
+
+
+def _priority_limit(
+    jobs: Sequence[JobState], problem: Problem, choices: Offers, book: BidColumns, utility: Floats, turn: Bools
+) -> Floats:
+    """By job, the factor that keeps a waiting job's bid below those of running siblings of higher priority."""
+    factor, priority = np.ones(len(jobs)), _priority(jobs)
+    runs, waits = np.nonzero(book.running & (choices.present >= 0))[0], np.nonzero(~book.running & ~turn)[0]
+    if not len(runs) or not len(waits) or priority[runs].max() <= priority[waits].min():
+        return factor
+    bids = _present(utility, choices, runs) / np.maximum(_present(problem.size, choices, runs), 1)
+    best = (utility[waits] / np.maximum(problem.size[waits], 1)).max(axis=1)
+    for group in np.unique(book.group[runs]).tolist():
+        mine, others = np.nonzero(book.group[runs] == group)[0], np.nonzero(book.group[waits] == group)[0]
+        mine = mine[np.argsort(priority[runs[mine]], kind="stable")]
+        lowest = np.append(np.minimum.accumulate(bids[mine][::-1])[::-1], np.inf)  # of these and all that outrank them
+        limit = BELOW * lowest[np.searchsorted(priority[runs[mine]], priority[waits[others]], side="right")]
+        factor[waits[others]] = np.minimum(1.0, limit / np.maximum(best[others], TINY))
+    return factor
 
 
 def mandatory_gangs(problem: Problem, choices: Offers, stays: Bools, book: BidColumns, config: MarketConfig) -> Ints:

@@ -1,4 +1,4 @@
-"""The seating plan of one type of device: what is free on every node, who sits where, and steps that can be undone."""
+"""Tracks the nodes of one device type: free resources, the gangs on each node, and an undo log for trials."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from fairlead.scheduling.market.capacity_arrays import ANYWHERE, Bools, Floats, 
 from fairlead.scheduling.market.colocation import ClassesByNode
 
 WARMER_C = 5.0
-"""Live, temperatures within so many degrees count as alike: they are never quite the same."""
+"""Live, temperatures within so many degrees count as equal."""
 
 Seats = tuple[str, ...]
 Counts = Mapping[int, int]
-"""Workers by the number of the node."""
+"""Workers by node index."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeatRequest:
-    """A gang that was chosen and wants seats."""
+    """A chosen gang and what it requires of its seats."""
 
     job: str
     size: int
     need: Need = ()  # of one worker, besides its device
     only: frozenset[str] = ANYWHERE
     near: frozenset[str] = ANYWHERE
-    paces: tuple[float, ...] = (1.0,)  # speed by topology level, relative to the best; the last stands for all wider
-    costs_s: float = 0.0  # what the whole gang loses when it has to move
-    takes_s: float = inf  # how long it is expected to stay, as far as its work is declared
-    ends_s: float = inf  # the same, declared or not
-    kind: str = ""  # its class, for what it does to its neighbours
-    worth: float = 0.0  # of the whole gang, to tell who comes first where not all can have seats
+    paces: tuple[float, ...] = (1.0,)  # speed by topology level, relative to the best; the last holds for wider levels
+    costs_s: float = 0.0  # device seconds that the gang loses by a move
+    takes_s: float = inf  # expected time to its end, if its work is declared
+    ends_s: float = inf  # expected time to its end, declared or not
+    kind: str = ""  # its workload class
+    worth: float = 0.0  # utility of the gang: decides where not all find seats
 
     def pace(self, level: int) -> float:
         return self.paces[min(level, len(self.paces) - 1)]
@@ -43,7 +43,7 @@ class SeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class KeptRoom:
-    """Room that is kept for a gang: who stays longer than this may take only what is left besides it."""
+    """Room kept for a gang: gangs that stay longer than ``in_s`` may take only the devices beside it."""
 
     job: str
     in_s: float
@@ -53,13 +53,13 @@ class KeptRoom:
 
 @dataclass(slots=True)
 class Occupancy:
-    """Free amounts per node, gangs by job; every step is written down, so that a try can be taken back."""
+    """Free amounts by node and gangs by job; a log of steps lets a trial be undone."""
 
     capacity: NodeCapacity
     requests: Mapping[str, SeatRequest]
     neighbours: ClassesByNode | None = None
     kept: KeptRoom | None = None
-    rough: bool = False  # nodes that are about as warm count as alike, and gangs sit on nodes that are about as fast
+    rough: bool = False  # live: similar temperatures count as equal, and gangs stay on nodes of similar speed
     free: Ints = field(init=False)
     spare: dict[str, Floats] = field(init=False)
     gangs: dict[str, Counts] = field(default_factory=dict)
@@ -67,10 +67,10 @@ class Occupancy:
     _log: list[tuple[str, Counts, int]] = field(default_factory=list)
     _allowed: dict[frozenset[str], Bools] = field(default_factory=dict)
     _fits: dict[Need, Ints] = field(default_factory=dict)  # by need, since the last step
-    speeds: list[float] = field(init=False)  # of the nodes, where that counts
+    speeds: list[float] = field(init=False)  # of the nodes; only if ``rough``
     paces: tuple[Bools | None, ...] = field(init=False)
-    """The nodes to look at, one set after the other: a gang is as slow as its slowest worker, so the fastest nodes come
-    first, then these and the next slower ones, up to all."""
+    """Node sets to try in turn: a gang is as slow as its slowest worker, so first the fastest nodes, then those and the
+    next slower ones, up to all (None)."""
     awake: Bools = field(init=False)
     heat: Floats = field(init=False)
 
@@ -91,17 +91,17 @@ class Occupancy:
             self.paces = (*(speeds >= least for least in slowest), None)
 
     def tempo(self, counts: Counts) -> float:
-        """How fast the slowest of these nodes is, where that counts."""
+        """Speed of the slowest of these nodes; 1 unless ``rough``."""
         return min(self.speeds[node] for node in counts) if self.rough and counts else 1.0
 
     def where(self, places: frozenset[str]) -> Bools:
-        """Which nodes these names mean."""
+        """The nodes that these place names cover."""
         if places not in self._allowed:
             self._allowed[places] = self.capacity.allowed(places)
         return self._allowed[places]
 
     def fit(self, request: SeatRequest) -> Ints:
-        """How many of its workers each node takes now."""
+        """How many workers of the request each node takes now."""
         count = self._fits.get(request.need)
         if count is None:
             count = self._fits[request.need] = fitting(request.need, self.free, self.spare)
@@ -112,7 +112,7 @@ class Occupancy:
         return count
 
     def can_stay(self, request: SeatRequest, seats: Seats) -> bool:
-        """Whether these very seats are there, allowed and free."""
+        """Whether exactly these seats exist, are allowed and free."""
         if len(seats) != request.size:
             return False
         count = counted(seats)
@@ -139,11 +139,11 @@ class Occupancy:
         return len(self._log)
 
     def touched(self, mark: int) -> set[str]:
-        """Who has sat down or left since then."""
+        """Jobs that were seated or removed since the mark."""
         return {job for job, _, _ in self._log[mark:]}
 
     def back(self, mark: int) -> None:
-        """Undo all steps since then."""
+        """Undo all steps since the mark."""
         while len(self._log) > mark:
             job, counts, sign = self._log.pop()
             self._move(job, counts, -sign)
@@ -170,7 +170,7 @@ class Occupancy:
             del self.gangs[job]
 
     def level(self, counts: Counts) -> int:
-        """The narrowest level at which these nodes share a domain."""
+        """The narrowest topology level at which these nodes share a domain."""
         if len(counts) == 1:
             return 0
         nodes = np.fromiter(counts, dtype=np.int64)

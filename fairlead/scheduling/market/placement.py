@@ -1,4 +1,4 @@
-"""From chosen gangs to seats, type by type; who finds none is taken off the menu, so that others get the devices."""
+"""Finds seats for the chosen gangs, type by type; if a gang finds none, the devices are dealt out again without it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from fairlead.scheduling.scaling import PAYBACK, deadline_is_tight, remaining_s
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
 
 SETTLE_S = 5.0
-"""Live, a gang is not moved for others before it has run for so long ..."""
+"""Live, a gang does not move for others before it has run for so long ..."""
 
 COST_SHARE = 0.1
 """... and for so long that what moving it costs is no more than this part of the time it ran."""
 
 PASSES = 3
-"""How often devices are dealt out anew because somebody found no seats for what it was given."""
+"""Attempts at most, while some gang finds no seats."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedGangs:
-    """Seats by job; the gangs (row, type, size) that found none; by type, for whom room is kept, and where."""
+    """Seats by job; gangs (row, type, size) without seats; by type, the gang that room is kept for, and the room."""
 
     seats: Mapping[str, Seats]
     unseated: tuple[tuple[int, int, int], ...] = ()
@@ -47,8 +47,7 @@ class PlacedGangs:
 
 
 class PlacementCache(NamedTuple):
-    """What was found while devices are dealt out: seats by type, gangs (row, size) and for whom room is kept; and the
-    wish of each gang (row, type, size), which stays the same."""
+    """Results reused between attempts: seats by (type, gangs, head); seat requests by (row, type, size)."""
 
     placed: dict[tuple[int, tuple[tuple[int, int], ...], SeatRequest | None], tuple[PlacedGangs, SeatRequest | None]]
     requests: dict[tuple[int, int, int], SeatRequest]
@@ -58,9 +57,9 @@ def place_gangs(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: ChosenGangs,
     book: BidColumns, config: MarketConfig,
 ) -> tuple[ChosenGangs, PlacedGangs]:  # fmt: skip
-    """Seats for what was chosen; while somebody finds none, devices are dealt out again without it, a few times.
+    """Seats for the chosen gangs. While a gang finds none, the choice is made again without it, a few times.
 
-    All who found none on the way stand in ``unseated`` in the end.
+    ``unseated`` lists all gangs that found none in any attempt.
     """
     known = PlacementCache({}, {})
     found = place_once(state, jobs, choices, pool, problem, chosen, book, config, known)
@@ -79,9 +78,9 @@ def place_once(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: ChosenGangs,
     book: BidColumns, config: MarketConfig, known: PlacementCache, heads: Mapping[int, SeatRequest] | None = None,
 ) -> PlacedGangs:  # fmt: skip
-    """Seats for all chosen gangs; where nothing but devices matters they always find some.
+    """One attempt to seat all chosen gangs; where only devices matter it always succeeds.
 
-    ``known`` is what was found for the same gangs of a type before, as dealing out anew changes few types.
+    ``known`` holds results for the same gangs of a type, as another attempt changes few types.
     """
     column = chosen.column
     got = np.nonzero(column >= 0)[0]
@@ -108,7 +107,7 @@ def place_once(
 
 
 def _with(found: PlacedGangs, kind: int, here: PlacedGangs, head: SeatRequest | None) -> PlacedGangs:
-    """What was found so far, and on this type."""
+    """The results so far, and those of this type."""
     return PlacedGangs(
         {**found.seats, **here.seats},
         (*found.unseated, *here.unseated),
@@ -123,7 +122,7 @@ def _plain(
     nodes: Sequence[Node],
     immovable_gangs: Collection[str] | None = None,
 ) -> Mapping[str, Seats] | None:
-    """Seats where only devices count; None if somebody would have to sit where it does not run at all."""
+    """Seats where only devices count; None if a gang would be spread over nodes where it does not run."""
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
     seats = seat_gangs(nodes, {jobs[row].id: size for row, size in wanted}, now, immovable_gangs)
     for row, size in wanted if len(nodes) > 1 else ():
@@ -134,9 +133,9 @@ def _plain(
 
 
 def immovable_gangs(state: ClusterState, jobs: Sequence[JobState]) -> frozenset[str] | None:
-    """Gangs that are not moved so that others sit closer together.
+    """Gangs that must not move for the compactness of others.
 
-    None where devices that a decision frees can be given away at once: there nobody need keep its seats.
+    None where freed devices can be given away at once: there no gang need keep its seats.
     """
     if state.at_once:
         return None
@@ -144,7 +143,7 @@ def immovable_gangs(state: ClusterState, jobs: Sequence[JobState]) -> frozenset[
 
 
 def _may_move(job: JobState, now_s: float) -> bool:
-    """Not a gang that would start over, has hardly begun, is nearly done, or would miss its deadline by it."""
+    """Whether the gang may move: not if it would start over, has hardly begun, is nearly done, or would be late."""
     size, cost_s = len(job.seats), job.restart_cost_s
     if job.starts_over or now_s - job.since_s < max(SETTLE_S, cost_s / COST_SHARE):
         return False
@@ -153,7 +152,7 @@ def _may_move(job: JobState, now_s: float) -> bool:
 
 
 def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
-    """Whether anything but the number of devices tells nodes apart for these jobs."""
+    """Whether nodes differ for these jobs in more than their number of devices."""
     if state.sleep_after_s is not None or state.colocation is not None:
         return True
     if not state.at_once and len({round(node.speed, 1) for node in state.nodes}) > 1:
@@ -167,7 +166,7 @@ def _seat_requests(
     state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], capacity: NodeCapacity,
     book: BidColumns, problem: Problem, column: Ints, known: dict[tuple[int, int, int], SeatRequest],
 ) -> list[SeatRequest]:  # fmt: skip
-    """What these gangs ask of the nodes of this type."""
+    """The seat requests of these gangs on this type."""
     device_type, levels = capacity.nodes[0].device_type, len(capacity.domains)
     for row, size in wanted:
         if (row, kind, size) not in known:
@@ -182,11 +181,11 @@ def _arranged(
     state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], capacity: NodeCapacity,
     requests: Sequence[SeatRequest], config: MarketConfig, head: SeatRequest | None,
 ) -> tuple[PlacedGangs, SeatRequest | None]:  # fmt: skip
-    """Seats on this type, and for whom room is kept there."""
+    """Seats on this type, and the gang that room is kept for."""
     row_of = {jobs[row].id: (row, size) for row, size in wanted}
     requests, turned_away = fit_residency(capacity, requests)
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
-    if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
+    if head is not None and head.job in row_of:  # it got a smaller gang instead: no room is kept for the larger one
         head = None
     stay = immovable_gangs(state, [jobs[row] for row, _ in wanted])
     here = arrange_gangs(
@@ -199,7 +198,7 @@ def _arranged(
 
 
 def without(problem: Problem, choices: Offers, unseated: Sequence[tuple[int, int, int]]) -> Problem:
-    """The same choice without the gangs that found no seats, nor larger ones of the same job on the same type."""
+    """The problem without the gangs that found no seats, and without larger ones of the same job and type."""
     utility, first = problem.utility.copy(), problem.mandatory.copy()
     for row, kind, size in unseated:
         utility[row, (choices.kind[row] == kind) & (choices.size[row] >= size)] = 0.0
@@ -209,7 +208,7 @@ def without(problem: Problem, choices: Offers, unseated: Sequence[tuple[int, int
 
 
 def reservations(placed: PlacedGangs, now_s: float) -> tuple[Reservation, ...]:
-    """The room that is kept, for those who have no seats elsewhere."""
+    """Reservations for gangs that have no seats elsewhere."""
     return tuple(
         Reservation(kept.job, now_s + kept.in_s, kept.nodes)
         for _, kept in sorted(placed.kept.items())
@@ -220,7 +219,7 @@ def reservations(placed: PlacedGangs, now_s: float) -> tuple[Reservation, ...]:
 def with_seat_reasons(
     decisions: Sequence[Decision], jobs: Sequence[JobState], placed: PlacedGangs, now_s: float
 ) -> tuple[Decision, ...]:
-    """The decisions, where those who were given devices but found no seats are told so, and when they will."""
+    """The decisions with the reasons of jobs that were chosen but found no seats, and when they will fit."""
     if not placed.unseated:
         return tuple(decisions)
     sizes = {jobs[row].id: size for row, _, size in placed.unseated}

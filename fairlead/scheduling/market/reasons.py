@@ -1,4 +1,4 @@
-"""A round in words: what each job gets and what spoke for it, and what those who wait would have to be worth."""
+"""Writes the decisions of a simulated round with reasons: the main argument of each bid, or how far it was outbid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason,
 
 @dataclass(frozen=True, slots=True)
 class BidFigures:
-    """What the bids rest on, as plain numbers by job."""
+    """The figures behind the bids, as plain numbers by job."""
 
     bid: list[float]
     stretch: list[float]
@@ -42,10 +42,10 @@ def explained_decisions(
     jobs: Sequence[JobState], seats: Mapping[str, Seats], bids: OfferWorth, chosen: ChosenGangs, *, waits: bool = True,
     short: Mapping[int, str] | None = None, barred: Mapping[int, Reason] | None = None,
 ) -> list[Decision]:  # fmt: skip
-    """One decision for each job that changes or, if wanted, waits; who stays where it is, is left alone.
+    """One decision for each job that changes or, with ``waits``, waits.
 
-    ``short`` says of those who wait why what is guaranteed to them does not cover their gangs, ``barred`` of those
-    who would wait whatever they bid what stands in their way.
+    ``short`` has words for guarantees that cover a waiting gang only in part, ``barred`` the reasons of jobs that no
+    bid would start.
     """
     made: list[Decision] = []
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
@@ -105,7 +105,7 @@ def _no_such_gang(size: int) -> Reason:
 
 
 def _times(ratio: float) -> str:
-    """A ratio without an exponent."""
+    """A ratio in words, without an exponent."""
     if ratio < 0.001:
         return "less than a thousandth of"
     return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:,.0f} times" if ratio < 1e6 else "over a million times"

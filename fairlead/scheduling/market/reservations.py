@@ -1,4 +1,4 @@
-"""The gang at the head that fits nowhere yet: where it will fit first, and the room that is kept for it until then."""
+"""Reserves room for the first gang that fits nowhere yet: where it will fit first, and the devices beside it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fairlead.scheduling.market.occupancy import KeptRoom, Occupancy, SeatReques
 from fairlead.scheduling.market.tree import best_seats, runs
 
 LOOKED_AT = 16
-"""Domains that are looked at, those that lack least first."""
+"""Domains that are tried, those with the smallest shortfall first."""
 
 
 def reserved(occupancy: Occupancy, request: SeatRequest) -> KeptRoom | None:
-    """The soonest that it fits as those who run end one by one, or None if their ends do not help it."""
+    """The earliest room as running gangs end one by one; None if their ends do not help."""
     best: KeptRoom | None = None
     for _, last, pace in runs(request, len(occupancy.capacity.domains)):
         if pace <= 0:
@@ -33,7 +33,7 @@ def reserved(occupancy: Occupancy, request: SeatRequest) -> KeptRoom | None:
 
 
 def _soonest(occupancy: Occupancy, request: SeatRequest, inside: Bools) -> KeptRoom | None:
-    """When enough gangs of this domain are expected to have ended, on paper only."""
+    """When enough gangs of this domain are expected to have ended; tried on the occupancy and undone."""
     mark, in_s = occupancy.mark(), 0.0
     there = {job for node in np.nonzero(inside)[0].tolist() for job in occupancy.on[node]}
     try:

@@ -1,4 +1,4 @@
-"""Turns in minutes: budgets in whole gangs where a change costs so little that every share holds within minutes."""
+"""Rotates whole gangs between queues in turns of minutes, where changes cost so little that shares can hold so fast."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from fairlead.scheduling.market.tree_rounding import TreeRounding
 from fairlead.scheduling.market.turns import STEP
 
 COMMAND_TURNS = 15.0
-"""A command that starts over when it is stopped, does not say how long it takes and is larger than its queue's share,
-is left its gang for so many turns; one that says so, to its end. One that the share has room for is left one turn."""
+"""Turns for which a command keeps its gang if it starts over when stopped, does not declare its duration and is larger
+than its queue's share. A command with a declared duration runs to its end; one within the share gets one turn."""
 
 Chunk = tuple[int, int, int]
-"""Devices that a queue takes at once; the job and the column of a gang that must have them, or -1."""
+"""(devices that a queue takes at once, job and column of a mandatory gang or -1)."""
 
 
 def rotate_budgets(
     problem: Problem, shares: Shares, devices: float, choices: Offers, pressed: Sequence[int] = ()
 ) -> Problem:
-    """The problem with budgets of whole gangs that can all be had at once: whoever is furthest behind has its next one.
+    """The problem with budgets of whole gangs that fit together: the queue furthest behind gets its next gang first.
 
-    ``problem.budget`` is what each queue may want: its share and what it has saved up, or less what it has overdrawn.
-    How far behind it is, is told relative to its share. A gang that does not run yet has its turn once its queue is
-    behind by half of it, one that runs keeps its turn until the queue is behind by nothing: so nobody changes at every
-    round, and a queue of which nothing runs has its next gang within size x turn / share. A queue whose best bid is a
-    gang that its share has no room for saves up for it. Jobs that must run now are in the budget before anybody else;
-    then come, in each queue, those that are ``pressed``, in this order: they must run if its budget has room for them.
+    ``problem.budget`` is what each queue may want: its share plus its savings, or minus its overdraft. How far a queue
+    is behind counts relative to its share. A waiting gang has its turn once its queue is behind by half of it; a
+    running gang keeps its turn until the queue is even. So gangs do not change at every round, and a queue without
+    running gangs gets its next one within size × turn / share. A queue whose best bid is larger than its share saves up
+    for it. Mandatory jobs are in the budgets first; then, in each queue, ``pressed`` jobs in this order: they must run
+    if the budget has room for them.
     """
     wants, has, most = (one.tolist() for one in (problem.budget, shares.has, problem.ceiling))
     share = [max(float(shares.entitled[name]), 1e-9) for name in shares.names]
@@ -47,7 +47,7 @@ def rotate_budgets(
     chunks = _chunks(problem, share, _smallest(problem, choices, pressed))
 
     def turn(at: int) -> tuple[float, int, Chunk] | None:
-        """How far it is behind, relative to its share, and its next gang."""
+        """How far the queue is behind, relative to its share, and its next gang."""
         chunk = next((chunk for chunk in chunks[at] if chunk[0] <= most[at] - had[at] + 1e-9), None)
         if chunk is None:
             return None
@@ -56,9 +56,9 @@ def rotate_budgets(
 
     queue = [found for at in range(len(wants)) if (found := turn(at)) is not None]
     heapify(queue)
-    saving: list[int] = []  # queues for whose next gang there is no room now
+    saving: list[int] = []  # queues whose next gang does not fit now
     while queue or (saving and room >= 1):
-        if not queue:  # what nobody can have by its share goes to their other jobs, in the same order
+        if not queue:  # devices left over go to the other jobs of these queues, in the same order
             queue, saving = [found for at in saving if (found := turn(at)) is not None], []
             heapify(queue)
             continue
@@ -76,7 +76,7 @@ def rotate_budgets(
 
 
 def _smallest(problem: Problem, choices: Offers, pressed: Sequence[int]) -> dict[int, int]:
-    """By job, the column of the gang that it has, or else of its smallest one; of those that can run at all."""
+    """By job that can run, the column of its present gang, or else of its smallest one."""
     found = {}
     for job in pressed:
         column = int(choices.present[job])
@@ -89,10 +89,8 @@ def _smallest(problem: Problem, choices: Offers, pressed: Sequence[int]) -> dict
 
 
 def _chunks(problem: Problem, share: list[float], pressed: Mapping[int, int]) -> list[Iterator[Chunk]]:
-    """By queue, the steps in which its jobs take devices: first those that are pressed, then the others by bids; each
-    its smallest gang, then what more it can use.
-
-    Of jobs that must run now it is only what more they can use.
+    """By queue, the steps in which its jobs take devices: pressed jobs first, then the others by bids; each takes its
+    smallest gang, then what more it can use. Of mandatory jobs only what more they can use.
     """
     _, density, order = problem.by_density
     order = order[density[order] > 0]
@@ -114,7 +112,7 @@ def _chunks(problem: Problem, share: list[float], pressed: Mapping[int, int]) ->
 
 
 def _steps(jobs: list[tuple[int, int]], step: int) -> Iterator[int]:
-    """Gangs of several devices one by one; single devices so many at a time."""
+    """Steps for these jobs: gangs of several devices one by one, single devices in groups of ``step``."""
     singles = 0
     for least, more in jobs:
         if least > 1:
@@ -130,12 +128,11 @@ def _steps(jobs: list[tuple[int, int]], step: int) -> Iterator[int]:
 def keep_commands_running(
     problem: Problem, choices: Offers, book: BidColumns, starts_over: Bools, shares: Shares
 ) -> Problem:
-    """The problem in which gangs that would lose all they have done keep them for one turn, whatever their budget says.
+    """The problem in which commands, which would lose all their work, keep their gangs for one turn beyond budgets.
 
-    What a command has beyond its queue's share is a debt that is repaid first. Its turn is over when that debt is as
-    large as all of it would have been: to the end of one that says how long it takes, else ``COMMAND_TURNS`` turns. A
-    command that its queue's share has room for and that does not say so is left one turn: it was lent what it has.
-    Those that have run longest are never stopped for others while all of them together are within the share.
+    A command's use beyond its queue's share is a debt of the queue. Its turn is over when the debt is as large as its
+    whole run: to the end if it declares its duration, else ``COMMAND_TURNS`` turns, or one turn if the share has room
+    for it. The longest running commands that together are within the share are never stopped for others.
     """
     rows = np.nonzero(starts_over & book.running & (problem.mandatory < 0))[0]
     rows = rows[problem.utility[rows, choices.present[rows]] > 0]
@@ -162,7 +159,7 @@ def keep_commands_running(
 
 
 def _within(size: Ints, share: Floats, ran_s: Floats, group: Ints) -> Bools:
-    """Which of these gangs are within the share of their queue, those that have run longest first."""
+    """Which of these gangs fit in the share of their queue together, the longest running ones first."""
     had: dict[int, float] = {}
     found = np.zeros(len(size), dtype=bool)
     for at in np.argsort(-ran_s, kind="stable").tolist():

@@ -1,4 +1,4 @@
-"""Chosen gangs as wishes for seats: what each needs, how fast it is at each distance, what a move would cost it."""
+"""Converts chosen gangs to seat requests: needs per worker, speed by distance, cost of a move."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fairlead.scheduling.market.occupancy import SeatRequest
 from fairlead.scheduling.state import JobState
 
 WIDER = 0.97
-"""Where nobody measured it, a wider domain is taken to leave a gang that exchanges a lot so much of its speed."""
+"""Assumed part of its speed that a communicating gang keeps per wider domain, where it was not measured."""
 
 
 def seat_request(
     job: JobState, device_type: str, size: int, levels: int, left: float, declared: bool, worth: float = 0.0,
     now_s: float = 0.0,
 ) -> SeatRequest:  # fmt: skip
-    """The wish of a job for a gang of this size; ``left`` is the work it still has to do, in units of its curve."""
+    """The seat request of a job for a gang of this size; ``left`` is its work left in units of its curve."""
     speeds = None if job.curve is None else job.curve.over(device_type, size, levels)
     speed = 0.0 if speeds is None else max(speeds)
     ends_s = left / speed if speed > 0 else inf
@@ -39,14 +39,14 @@ def seat_request(
 
 
 def workload_class(facts: Mapping[str, Any]) -> str:
-    """The class by which a job is known to its neighbours, from what is known about it."""
+    """The workload class of a job, by which interference is recorded."""
     return str(facts.get("class") or facts.get("application") or facts.get("kind") or "")
 
 
 def paces(
     curve: SpeedCurve | None, device_type: str, size: int, levels: int, found: list[float] | None = None
 ) -> tuple[float, ...]:
-    """Speed by level relative to the best; where only one node and several are told apart, a little less each level."""
+    """Speed by level relative to the best; beyond the measured levels a little less for each level."""
     if curve is None:
         return tuple(WIDER**level for level in range(levels))
     found = found or curve.over(device_type, size, levels)

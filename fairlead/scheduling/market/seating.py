@@ -1,4 +1,4 @@
-"""Seats for gangs that ask for more than devices: who stays, stays; then room is looked for, made, or kept."""
+"""Seats gangs that need more than devices: gangs that fit stay; then room is found, made by moves, or reserved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairlead.scheduling.market.tree import best_seats
 
 @dataclass(frozen=True, slots=True)
 class SeatedGangs:
-    """Seats by job, who found none, and the room that is kept for the first of those."""
+    """Seats by job, the jobs without seats, and the room kept for the first of those."""
 
     seats: Mapping[str, Seats]
     unseated: tuple[str, ...]
@@ -26,10 +26,10 @@ class SeatedGangs:
 
 
 def fit_residency(capacity: NodeCapacity, requests: Sequence[SeatRequest]) -> tuple[list[SeatRequest], tuple[str, ...]]:
-    """Of gangs that may only run in some places those worth most, as far as these places hold them; and the others.
+    """The requests that fit their residency by worth, and the jobs that do not.
 
-    Devices were dealt out by type, so a zone may have been promised to more gangs than it holds. Those who may run
-    anywhere do not count: they can go elsewhere.
+    Devices were dealt out by type, so more gangs may be bound to a zone than it holds. Gangs without residency do not
+    count: they can go elsewhere.
     """
     bound = sorted(
         (request for request in requests if request.only),
@@ -54,13 +54,12 @@ def arrange_gangs(
     capacity: NodeCapacity, requests: Sequence[SeatRequest], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
     table: Table | None = None, head: SeatRequest | None = None, frozen: Collection[str] | None = None,
 ) -> SeatedGangs:  # fmt: skip
-    """Seats on these nodes of one type; ``now`` is where gangs sit so far.
+    """Seats on these nodes of one type; ``now`` are the present seats.
 
-    Who may only run in some places comes first, then the largest: what is small finds room in between. A gang that
-    fits nowhere, even after others were moved, has room kept for it; behind it only those go on that are gone by then.
-    ``head`` is a gang that was found to fit nowhere before: it has room kept for it, and is not tried again.
-    Unless ``frozen`` is None gangs that grow or shrink keep the seats they have, those frozen are never moved, and
-    nodes that are about as warm or as fast count as alike.
+    Gangs with residency come first, then the largest: small gangs find room in between. Room is kept for a gang that
+    fits nowhere even after moves; gangs seated after it must be gone by then to use that room. ``head`` is a gang that
+    did not fit in an earlier attempt: it gets a reservation without another try. Unless ``frozen`` is None, gangs that
+    grow or shrink keep their seats, frozen gangs never move, and nodes of similar temperature or speed count as equal.
     """
     by_job = {request.job: request for request in requests}
     neighbours = (
@@ -89,7 +88,7 @@ def arrange_gangs(
 
 
 def _resize(occupancy: Occupancy, requests: Sequence[SeatRequest], now: Mapping[str, Seats]) -> None:
-    """Gangs of another size than before: on some of their seats, or on all of them and others besides."""
+    """Seat gangs that change size: on some of their seats, or on all of them and more."""
     for request in requests:
         before = now.get(request.job, ())
         if request.job in occupancy.gangs or not before or any(name not in occupancy.capacity.at for name in before):

@@ -1,4 +1,4 @@
-"""Where gangs sit: who stays, stays; gangs that fit on one node get one, even if a smaller gang has to move for it."""
+"""Seats gangs where only devices count: a gang that fits on one node gets one, even if a smaller gang must move."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fairlead.cluster import Node
 Seats = tuple[str, ...]
 
 LOOKED_AT = 64
-"""Nodes that are considered when smaller gangs have to move: those with the most room."""
+"""Nodes that are tried when smaller gangs must move: those with the most room."""
 
 
 def seat_gangs(
     nodes: Sequence[Node], wanted: Mapping[str, int], now: Mapping[str, Seats], frozen: Collection[str] | None = None
 ) -> dict[str, Seats]:
-    """Seats on these nodes of one type for gangs of these sizes, which fit in sum; ``now`` is where they sit so far.
+    """Seats on these nodes of one type for gangs of these sizes, which fit in total; ``now`` are the present seats.
 
-    Unless ``frozen`` is None every gang that grows or shrinks keeps its present seats as far as it can, and those
-    frozen are not moved for others.
+    Unless ``frozen`` is None, a gang that grows or shrinks keeps its seats as far as possible, and frozen gangs do not
+    move for others.
     """
     room = FreeDevices(nodes, frozen or ())
     stays = room.keep(wanted, now)
@@ -40,12 +40,12 @@ def seat_gangs(
 
 @lru_cache(maxsize=4096)
 def seats_by_node(seats: Seats) -> tuple[Seats, tuple[tuple[str, int], ...]]:
-    """Seats in the order of nodes, and how many on each: most gangs sit where they sat a round ago."""
+    """Seats by node name, and the count on each node; cached, as most gangs stay from round to round."""
     return tuple(sorted(seats)), tuple(sorted(Counter(seats).items()))
 
 
 class FreeDevices:
-    """Free devices per node, and who sits where."""
+    """Free devices by node, and the gangs on each node."""
 
     def __init__(self, nodes: Sequence[Node], frozen: Collection[str] = ()) -> None:
         self.frozen = frozen
@@ -58,7 +58,7 @@ class FreeDevices:
         self.movable = np.zeros(len(nodes), dtype=np.int64)  # devices that such gangs hold
 
     def keep(self, wanted: Mapping[str, int], now: Mapping[str, Seats]) -> set[str]:
-        """Let all sit where they sit who have the right size, as far as there is room; says who does."""
+        """Keep gangs of unchanged size on their seats where there is room; returns those jobs."""
         at, free, stays = self.at, self.free.tolist(), set[str]()
         for job, size in wanted.items():
             before = now.get(job, ())
@@ -76,7 +76,7 @@ class FreeDevices:
         return stays
 
     def resize(self, wanted: Mapping[str, int], now: Mapping[str, Seats]) -> None:
-        """Gangs that shrink leave some of their seats, and gangs that grow get others beside them if there are any."""
+        """Shrink gangs to some of their seats, and grow gangs beside their seats if possible."""
         changing = [job for job in wanted if job not in self.gangs and now.get(job)]
         here = {job: Counter(self.at[name] for name in now[job] if name in self.at) for job in changing}
         held = {job: counts for job, counts in here.items() if counts.total() == len(now[job])}
@@ -92,7 +92,7 @@ class FreeDevices:
                 self.sit(job, self._beside(has, more))
 
     def _beside(self, has: Counter[int], more: int) -> Counter[int]:
-        """These seats and so many more: on the same nodes first, then on the one that they fill most tightly."""
+        """These seats and so many more: on the same nodes first, then on the node with the tightest fit."""
         counts = has.copy()
         for home in sorted(has):
             part = min(more, int(self.free[home]) - has[home])
@@ -113,7 +113,7 @@ class FreeDevices:
         self._note(job)
 
     def _note(self, job: str) -> None:
-        """Gangs of one node can be moved."""
+        """Record gangs on a single node as movable."""
         counts = self.gangs[job]
         if len(counts) == 1 and job not in self.frozen:
             node, count = next(iter(counts.items()))
@@ -129,7 +129,7 @@ class FreeDevices:
         return tuple(self.names[node] for node in sorted(self.gangs[job]) for _ in range(self.gangs[job][node]))
 
     def place(self, job: str, size: int) -> list[str]:
-        """Seat it; returns the gangs that have to sit elsewhere now."""
+        """Seat a gang; returns the gangs that must sit elsewhere now."""
         width = int(self.whole.max())
         moved: list[str] = []
         counts: Counter[int] = Counter()
@@ -181,7 +181,7 @@ class FreeDevices:
         return node
 
     def _spread(self, left: int, counts: Counter[int]) -> None:
-        """What finds no node of its own goes where the most is free."""
+        """Spread the rest over the nodes with most free devices."""
         while left > 0:
             free = self.free.copy()
             for node, count in counts.items():
@@ -195,7 +195,7 @@ class FreeDevices:
 
 
 def shrunk(counts: Mapping[int, int], size: int) -> Counter[int]:
-    """What is left of these seats when only so many stay: nodes with few of them are left first."""
+    """These seats reduced to so many: nodes with few of them are left first."""
     found = Counter(counts)
     while found.total() > size:
         node = min(found, key=lambda node: (found[node], node))
@@ -205,7 +205,7 @@ def shrunk(counts: Mapping[int, int], size: int) -> Counter[int]:
 
 
 def _least(small: Sequence[int], lacking: int) -> int | None:
-    """Workers that move when the smallest gangs leave until enough is free; None if that is never."""
+    """Workers that must move when the smallest gangs leave until enough is free; None if it never is."""
     total = 0
     for count in small:
         total += count

@@ -1,4 +1,4 @@
-"""What tenants will have had of a round once it is over: devices, and the part of them in which work gets done."""
+"""Predicts what tenants will have had by the end of a round: devices, and the part of them that does useful work."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def accounts_after_round(
     shares: Shares,
     round_s: float | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The accounts to be seen again next round, once everybody sits on these seats for so long.
+    """The accounts for the next round, after all jobs have held these seats for ``round_s``.
 
-    A job that is done before the round is over leaves its devices idle until then, and one that restarts does no work
-    meanwhile: neither is useful to its tenant, nor did it want devices for longer than it was there. What is lost so
-    is nobody's debt: it is shared by all who want more than they have, and only who lost more than others is owed it.
+    A job that ends early leaves its devices idle until the round is over, and a restarting job does no work: neither is
+    useful to its tenant. Such losses are shared by all tenants that want more than they have; only a tenant that loses
+    more than the others is owed the difference.
     """
     charge = charges(jobs, shares.whole)
 
@@ -58,7 +58,7 @@ def accounts_after_round(
 
 
 def _useful(choices: Offers, chosen: ChosenGangs) -> Floats:
-    """What a device of its gang is worth to each job, relative to the best type for such a gang."""
+    """Worth of a device of its gang to each job, relative to the best type for that gang size."""
     rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
     speed, size = choices.speed[rows, column], choices.size[rows, column]
     best = np.where(choices.size == size[:, None], choices.speed, 0.0).max(axis=1, initial=0.0)
@@ -73,7 +73,7 @@ def _served(
     seats: Mapping[str, Seats],
     round_s: float,
 ) -> tuple[Floats, Floats]:
-    """The part of the round in which each job gets on, and the part of it until it is done."""
+    """The part of the round in which each job works, and the part until it is done."""
     again = np.zeros(len(jobs), dtype=bool)
     for at, (name, done) in enumerate(zip(read_column(jobs, "id"), read_column(jobs, "work_done"), strict=True)):
         again[at] = done > 0 and _restarts(jobs[at], seats.get(name, ()))
@@ -86,5 +86,5 @@ def _served(
 
 
 def _restarts(job: JobState, seats: Seats) -> bool:
-    """Whether it, which has done something, loses time to a restart; what a first start takes is a part of the job."""
+    """Whether a job that has done work restarts on these seats; the time of a first start belongs to the job."""
     return bool(seats) and seats != job.seats and not same_seats(seats, job.seats)

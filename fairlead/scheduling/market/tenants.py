@@ -1,4 +1,4 @@
-"""What each tenant may use this round: its share of the devices, and what it was denied or lent too much lately."""
+"""Computes what each tenant may use in this round: its share of the devices, corrected by debts and savings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fairlead.scheduling.queues import Tree, divide_capacity, in_service, people
 from fairlead.scheduling.state import JobState, TenantState
 
 RECENT_S = 900.0
-"""After this long, what is shown as fairness now counts half."""
+"""Half-life of the index that is shown as present fairness."""
 
 SEEN_S = 1.0
-"""Device seconds that were due to a tenant in that time before it counts there."""
+"""A tenant counts in that index once so many device seconds were due to it."""
 
 SLOW_S, CHANGES = 30.0, 0.05
-"""Where a change costs so long or longer, shares hold over hours; else changes may cost this part of a turn."""
+"""If a change costs ``SLOW_S`` or more, shares hold over hours; else changes cost at most ``CHANGES`` of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Device seconds of useful work that a tenant is owed (or, negative, has had too much), and what it has now."""
+    """A tenant's account: device seconds of useful work owed to it (negative: had too much), and what it has now."""
 
     owed: float = 0.0
     entitled: float = 0.0
@@ -56,9 +56,9 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """By queue in the order of names: the share now, the budget that follows from it, and the hard limit.
+    """By queue in the order of names: its share, its budget and its hard limit.
 
-    A queue is a tenant, a person of it, or the own work of one with teams below; what it has includes those below it.
+    A queue is a tenant, a person of it, or the own work of a tenant with teams; its amounts include queues below it.
     """
 
     names: tuple[str, ...]
@@ -68,15 +68,15 @@ class Shares:
     accounts: Mapping[str, Account]
     now_s: float
     tree: Tree
-    fairness: Mapping[str, Any]  # the index of what all had over what they were due, and what is done about it
-    claim: Floats  # the share now, by number
-    has: Floats  # what it has now, by number
-    whole: Resources  # all there is, for who takes more than its devices' part of anything
-    repays: Floats  # devices that would make up for what is owed in time; negative: that are given back
-    turn_s: float = inf  # how long a turn is, by what a change costs; infinite where none is taken
+    fairness: Mapping[str, Any]  # the fairness index and its correction
+    claim: Floats  # the share, by queue index
+    has: Floats  # devices in use, by queue index
+    whole: Resources  # all resources, to charge jobs that take more than their devices' part
+    repays: Floats  # devices that repay debts in time; negative: that are given back
+    turn_s: float = inf  # length of a turn; infinite without turns
 
     def groups(self, jobs: Sequence[JobState]) -> Ints:
-        """The number of the queue in which each job stands."""
+        """The queue index of each job."""
         number = {name: at for at, name in enumerate(self.names)}
         return np.array([number[leaf] for leaf in self.tree.leaves(jobs)], dtype=np.int64)
 
@@ -84,35 +84,35 @@ class Shares:
         return rules(self.tree, _types(pool), charges(jobs, self.whole), len(jobs))
 
     def quick(self, config: MarketConfig) -> bool:
-        """Whether changes cost so little that shares hold over minutes: fractions then take turns by the buckets."""
+        """Whether changes are so cheap that shares hold over minutes: queues then take turns by their buckets."""
         return self.turn_s < config.turn_s
 
     def behind(self, config: MarketConfig) -> Floats:
-        """By queue, the devices that would make up within one turn for what it is behind; negative: ahead."""
+        """By queue, the devices that would even it out within one turn; negative: it is ahead."""
         if self.quick(config):
             return np.array([self.accounts[name].bucket / self.turn_s for name in self.names])
         return np.array([self.accounts[name].owed / config.turn_s for name in self.names])
 
     def saved(self, config: MarketConfig) -> Floats | None:
-        """By queue, the device seconds in its bucket; None where turns take too long to promise anything by them."""
+        """By queue, the device seconds in its bucket; None where turns are too long to promise anything on them."""
         return np.array([self.accounts[name].bucket for name in self.names]) if self.quick(config) else None
 
     def used(self, jobs: Sequence[JobState], workers: Mapping[str, float]) -> dict[str, float]:
-        """What each queue has, as it is charged for, if these jobs have so many workers."""
+        """Charged devices of each queue if these jobs have so many workers."""
         return _used(self.tree, jobs, workers, self.whole)
 
     def by_tenant(self) -> dict[str, float]:
-        """What tenants may claim, with everybody below them."""
+        """What tenants may claim, including tenants below them."""
         return {name: amount for name, amount in self.entitled.items() if name in self.tree.tenants}
 
     def tiers(self) -> QueueTiers | None:
-        """What each queue may claim, and who stands above it, by number; None where there is only one."""
+        """Claims and parents of all queues by index; None with a single queue."""
         if len(self.names) == 1:
             return None
         return QueueTiers(np.array([self.entitled[name] for name in self.names]), _above(self.tree))
 
     def memory(self, used: Mapping[str, float], useful: Mapping[str, float] | None = None) -> dict[str, Any]:
-        """To be seen again next round, with what was given out now, and how much of that is useful work."""
+        """The memory for the next round: accounts with what was given out now and the useful part of it."""
         had = used if useful is None else useful
         kept = {
             name: replace(self.accounts[name], entitled=self.entitled[name], used=float(used.get(name, 0)),
@@ -126,9 +126,9 @@ def compute_shares(
     tenants: Sequence[TenantState], jobs: Sequence[JobState], pool: Pool, now_s: float, memory: Mapping[str, Any],
     config: MarketConfig, sitting: Sequence[JobState] | None = None,
 ) -> Shares:  # fmt: skip
-    """Weighted max-min shares of the devices, corrected by what is owed, so that whole gangs even out over time.
+    """Weighted max-min shares of the devices, corrected by debts, so that whole gangs even out over time.
 
-    ``sitting`` are the gangs there are now, where what the last round gave is not what everybody has by now.
+    ``sitting`` are the present gangs; without it the last round's decisions count as carried out.
     """
     tree = Tree.of(tenants, people_with_jobs(jobs))
     names = tuple(tree.queues)
@@ -148,7 +148,7 @@ def compute_shares(
     fairness = judge_fairness({name: accounts[name] for name in tree.below.get(None, ())}, config, corrects=corrects)
     repays = np.array([accounts[name].owed / fairness["within_s"] for name in names])
     asked = np.array([entitled[name] for name in names]) + repays
-    if turn_s < config.turn_s:  # fractions even out by what they have saved up
+    if turn_s < config.turn_s:  # fractions of a device even out by the buckets
         asked += np.array([accounts[name].bucket / turn_s for name in names])
     budget = np.maximum(0.0, asked)
     used = {name: account.used for name, account in accounts.items()}
@@ -167,7 +167,7 @@ def compute_shares(
 
 
 def _used(tree: Tree, jobs: Sequence[JobState], workers: Mapping[str, float], whole: Resources) -> dict[str, float]:
-    """By queue, with everybody below it, as it is charged for."""
+    """Charged devices by queue, including queues below it."""
     charged = charges(jobs, whole)
     sums: dict[str, float] = {}
     for at, (job, leaf) in enumerate(zip(jobs, tree.leaves(jobs), strict=True)):
@@ -177,7 +177,7 @@ def _used(tree: Tree, jobs: Sequence[JobState], workers: Mapping[str, float], wh
 
 
 def _above(tree: Tree) -> Ints:
-    """The number of the queue above each, -1 at the top."""
+    """The index of each queue's parent, -1 at the top."""
     number = {name: at for at, name in enumerate(tree.queues)}
     parents = [tree.above[name] for name in tree.queues]
     return np.array([-1 if parent is None else number[parent] for parent in parents], dtype=np.int64)
@@ -188,7 +188,7 @@ def _types(pool: Pool) -> dict[str, float]:
 
 
 def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, config: MarketConfig) -> dict[str, Account]:
-    """What was owed fades; what the last round gave or denied is added."""
+    """The accounts now: debts fade, and what the last round gave or denied is added."""
     before: Mapping[str, Account] = memory.get("accounts", {})
     seconds = max(0.0, now_s - float(memory.get("at_s", now_s)))
     fading, passing = 0.5 ** (seconds / config.forget_s), 0.5 ** (seconds / RECENT_S)
@@ -208,10 +208,10 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, config:
 
 
 def turn_length_s(jobs: Sequence[JobState], config: MarketConfig) -> float:
-    """How long a turn is: half an hour where changes cost half a minute, less than a minute where they cost a second or
-    two, and in between so long that changes cost little of it.
+    """Length of a turn: half an hour where changes cost half a minute, less than a minute where they cost a second or
+    two, and in between long enough that changes cost little of it.
 
-    What a change costs is the median of what gangs lose by a restart: of those that run, as only that was measured.
+    The cost of a change is the median restart cost of the running gangs, as only those were measured.
     """
     costs: Sequence[float] = read_column(jobs, "restart_cost_s")
     running = [cost for cost, seats in zip(costs, read_column(jobs, "seats"), strict=True) if seats] or costs
@@ -225,11 +225,10 @@ def fill_buckets(
     accounts: Mapping[str, Account], memory: Mapping[str, Any], tree: Tree, floors: Mapping[str, float],
     caps: Mapping[str, float], now_s: float,
 ) -> dict[str, Account]:  # fmt: skip
-    """The accounts with their buckets as they stand now, each between its floor and its lid.
+    """The accounts with their buckets as of now, each between its floor and its cap.
 
-    A bucket fills at what was due since the last round and empties by what was used. What none of those side by side
-    used, as devices were idle or gangs came up, was nobody's: it is not due to any of them. What is below the floor
-    already stays there until it is made up for.
+    A bucket fills at what was due since the last round and empties by what was used. Devices that no sibling used, as
+    they were idle or gangs came up, are due to none of them. A bucket below its floor stays there until it refills.
     """
     before: Mapping[str, Account] = memory.get("accounts", {})
     seconds = max(0.0, now_s - float(memory.get("at_s", now_s)))
@@ -246,7 +245,7 @@ def fill_buckets(
 
 
 def _gangs(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> dict[str, float]:
-    """By queue, the largest of the smallest gangs of all jobs in it and below it; 1 where it has none."""
+    """By queue, the largest minimum gang of the jobs in it and below it; 1 without jobs."""
     found = dict.fromkeys(tree.queues, 1.0)
     for leaf, least in zip(leaves, read_column(jobs, "min_workers"), strict=True):
         if least > found[leaf]:
@@ -256,7 +255,7 @@ def _gangs(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> dict[
 
 
 def _with_commands(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> set[str]:
-    """The queues in which, or below which, something runs that would lose all it has done."""
+    """The queues with a running command in them or below them."""
     found: set[str] = set()
     columns = (read_column(jobs, name) for name in ("starts_over", "seats"))
     for leaf, over, seats in zip(leaves, *columns, strict=True):

@@ -1,4 +1,4 @@
-"""Where a gang sits in the tree of zones, racks and nodes: as close together as its speed asks for, then tightly."""
+"""Places a gang in the tree of zones, racks and nodes: as close together as its speed requires, then tightly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fairlead.scheduling.market.capacity_arrays import Bools, Floats, Ints
 from fairlead.scheduling.market.occupancy import Counts, Occupancy, SeatRequest
 
 LOCALITY = 0.1
-"""Beside its data a gang is taken to be so much better off: a preference, outdone by what a wider domain costs."""
+"""Bonus for nodes near a gang's data: a preference, smaller than the cost of a wider domain."""
 
 ALIKE = 0.01
-"""Paces that differ by less than this count as the same."""
+"""Paces that differ by less than this count as equal."""
 
 
 def runs(request: SeatRequest, levels: int) -> Iterator[tuple[int, int, float]]:
@@ -30,7 +30,7 @@ def runs(request: SeatRequest, levels: int) -> Iterator[tuple[int, int, float]]:
 def best_seats(
     occupancy: Occupancy, request: SeatRequest, inside: Bools | None = None, widest: int | None = None
 ) -> Counts | None:
-    """The seats it would have now at the best pace that is free, or None when it does not fit at all."""
+    """The seats at the best pace that is free; None if the gang does not fit."""
     fit = occupancy.fit(request)
     if inside is not None:
         fit = np.where(inside, fit, 0)
@@ -49,7 +49,7 @@ def best_seats(
 
 
 def _preferred(occupancy: Occupancy, request: SeatRequest, domain: Ints, fit: Ints) -> int:
-    """Of the domains that hold it: near its data and away from bad company, awake, tight, cool; else the first."""
+    """The best of the domains that hold the gang: near its data, little interference, awake, tight, cool."""
     room = np.bincount(domain, fit).astype(np.float64)
     candidates = np.nonzero(room >= request.size)[0]
     if len(candidates) == 1:
@@ -77,9 +77,8 @@ def _quality(occupancy: Occupancy, request: SeatRequest, domain: Ints, fit: Ints
 
 
 def _within(occupancy: Occupancy, request: SeatRequest, fit: Ints, *, indifferent: bool) -> Counts:
-    """Over several nodes: few of them where speed depends on it; else remainders first, so that whole nodes stay free.
-
-    The last part goes where it fits most tightly.
+    """Seats over several nodes: few nodes where speed depends on it; else partly used nodes first, so that whole nodes
+    stay free. The last part goes to the node with the tightest fit.
     """
     order: list[NDArray[Any]] = [np.arange(len(fit)), fit if indifferent else -fit]
     if not occupancy.awake.all():

@@ -1,4 +1,4 @@
-"""Budgets in whole gangs: who cannot use a part of a gang has all of it in turns, and others have what that leaves."""
+"""Rounds budgets to whole gangs: groups take turns with gangs larger than their shares, others divide the rest."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fairlead.scheduling.market.row_reductions import largest
 from fairlead.scheduling.market.tenants import Shares
 
 STEP = 0.01
-"""Room for groups that can use any number of devices is kept in such parts of their shares."""
+"""Room for fluid groups is kept in steps of this part of their shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedGroups:
-    """By group: devices of its gangs that fit, the sizes of those that do not, smallest first, and who is fluid."""
+    """By group: devices of its fitting gangs, sizes of the others, smallest first, and whether the group is fluid."""
 
     used: Floats
     others: list[list[int]]
-    fluid: Bools  # who can use one device more or less
+    fluid: Bools  # groups that can use one device more or less
 
 
 def budgets_in_whole_gangs(problem: Problem, shares: Shares, devices: float, config: MarketConfig) -> Floats:
-    """Budgets of groups side by side that can all be had at once, and used up.
+    """Budgets of groups side by side that fit together and can be used up.
 
-    Everybody has the gangs that fit into the ``guarded`` part of its share; what is left of the devices goes to further
-    gangs in turns. Groups whose jobs take single devices, or gangs of any size, share the rest out in devices.
+    Each group gets the gangs that fit into the ``guarded`` part of its share; the remaining devices go to further gangs
+    in turns. Fluid groups, whose jobs take single devices or gangs of any size, divide the rest by device.
     """
     least = np.minimum(problem.budget, shares.claim) * config.guarded
     packed = _packed(problem, least, shares.claim)
@@ -49,11 +49,11 @@ def budgets_in_whole_gangs(problem: Problem, shares: Shares, devices: float, con
 def _take_turns(
     wanted: Floats, budget: Floats, packed: PackedGroups, shares: Shares, room: float, config: MarketConfig
 ) -> None:
-    """Further gangs as far as there is room, those first whose groups are furthest behind, relative to their shares.
+    """Add further gangs while there is room, those of the group furthest behind relative to its share first.
 
-    How far behind it is, is told as if what it is owed were to be made up for within ``turn_s``. A gang has its turn as
-    soon as its group is behind by half of it, if nobody is further behind, and until the group is behind by nothing; no
-    group is given more than one gang beyond its budget. For groups that are fluid room is only kept.
+    How far a group is behind counts as if its debt were repaid within ``turn_s``. A gang has its turn once its group is
+    behind by half of it, if no other is further behind, and until the group is even; no group gets more than one gang
+    beyond its budget. For fluid groups room is only kept.
     """
     owed = shares.behind(config).tolist()
     claim, has, fluid, most, had = (one.tolist() for one in (shares.claim, shares.has, packed.fluid, wanted, budget))
@@ -63,7 +63,7 @@ def _take_turns(
             wants = most[at] - had[at]
             return -wants / max(claim[at], 1e-9), wants, min(wants, max(1.0, claim[at] * STEP)), at, step
         size, wants = packed.others[at][step], owed[at] + claim[at] - had[at]
-        running = has[at] >= had[at] + size / 2  # its other gangs may have ended since
+        running = has[at] >= had[at] + size / 2  # its other gangs may have ended meanwhile
         after, spare = (wants, wants) if running else (wants - size, wants - size / 2)
         return -after / max(claim[at], 1e-9), spare, size, at, step
 
@@ -81,9 +81,9 @@ def _take_turns(
 
 
 def _packed(problem: Problem, budget: Floats, claim: Floats) -> PackedGroups:
-    """What fits of each group into these budgets, by bids. Whose jobs all fit into its share is not cut.
+    """The gangs of each group that fit into these budgets, by bids. A group whose jobs all fit its share is not cut.
 
-    Where workers count as several devices or types are limited, everybody is taken to be fluid.
+    Where workers count as several devices or types are limited, all groups count as fluid.
     """
     least, groups = problem.least, len(problem.budget)
     grows = largest(np.where(problem.utility > 0, problem.size, 0)) > least
@@ -106,13 +106,13 @@ def _packed(problem: Problem, budget: Floats, claim: Floats) -> PackedGroups:
 
 
 def _fitted(sizes: list[int], room: float) -> tuple[list[int], list[int], float]:
-    """Which of these gangs, in this order, fit into so much room; the sizes of the others; and what is left of it."""
+    """Gangs that fit into the room in this order, the sizes of the others, and the room left."""
     smallest, taken, others = min(sizes, default=0), [], []
     for at, size in enumerate(sizes):
         if size <= room + 1e-9:
             taken.append(at)
             room -= size
-        elif smallest > room + 1e-9:  # nobody after it fits either
+        elif smallest > room + 1e-9:  # no later gang fits either
             others += sizes[at:]
             break
         else:
