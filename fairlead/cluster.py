@@ -139,7 +139,7 @@ def same_seats(left: Iterable[str], right: Iterable[str]) -> bool:
 
 
 def level_between(nodes: Iterable[Node]) -> int:
-    """Topology level that spans these nodes: 0 for one node, 1 for the narrowest domain, one more for each wider one."""
+    """Topology level that spans these nodes: 0 for one node, 1 for the narrowest domain, then the wider ones."""
     paths = {node.name: node.path for node in nodes}
     if len(paths) <= 1:
         return 0
