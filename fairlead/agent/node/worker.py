@@ -16,6 +16,7 @@ import msgspec
 
 from fairlead import framing, wire
 from fairlead.agent.node import cgroups, disk_usage, job_folders, processes
+from fairlead.agent.node.channel_writer import ChannelWriter
 from fairlead.agent.node.log_pump import LogFile, LogPump, make_pipe
 from fairlead.agent.node.messages import Ended
 from fairlead.agent.node.processes import Process
@@ -69,7 +70,7 @@ class Worker:
         self._output: LogPump | None = None
         self._scrubber = Scrubber({})
         self._stream = WorkerStream(self._scrubber)
-        self._writer: asyncio.StreamWriter | None = None
+        self._writer: ChannelWriter | None = None
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
         self._detail = ""
@@ -153,11 +154,12 @@ class Worker:
     # ------------------------------------------------------------ messages
 
     async def _read_channel(self, channel: socket.socket) -> None:
-        reader, self._writer = await asyncio.open_unix_connection(sock=channel)
+        channel.setblocking(False)
+        self._writer, loop = ChannelWriter(channel), asyncio.get_running_loop()
         if not self._command:
             self._writer.write(b"".join(map(framing.pack, self._unsent)))
         try:
-            while data := await reader.read(1 << 16):
+            while data := await loop.sock_recv(channel, 1 << 16):
                 async for message in self._stream.messages(data):
                     self._handle_message(message)
                 await self._stream.throttle()
@@ -168,6 +170,7 @@ class Worker:
             self._line.kill(self.key, signal.SIGKILL)
         finally:
             self._writer.close()
+            channel.close()
         if self._command and not self._raised:
             self._emit_for_worker(wire.Ready())
             early, self._unsent = self._unsent, []
@@ -209,8 +212,7 @@ class Worker:
         if self._writer is None or (self._command and self.phase == "starting"):
             self._unsent.append(message)
         elif not self._command:
-            if not self._writer.is_closing():
-                self._writer.write(framing.pack(message))
+            self._writer.write(framing.pack(message))
         elif isinstance(message, wire.Join):
             self.generation = message.generation
             self._emit_for_worker(wire.Joined(generation=message.generation, step=0))
