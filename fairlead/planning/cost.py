@@ -125,8 +125,8 @@ class _ReplicaCost:
     bubble_s: float
     tail_s: float
     updating_s: float
-    memory: float  # bytes of the memory_fraction worker
-    memory_fraction: float  # that as a part of what the device has
+    memory: float  # bytes of the fullest worker
+    memory_fraction: float  # the largest need relative to its device
 
 
 def estimate(model: ModelProfile, topology: Topology, plan: Plan, factor: float | None = None) -> Estimate:

@@ -46,7 +46,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     sample_s: float  # and per sample
     optimizer_s: float  # one step of the optimiser over all parameters
     input_s: float = 0.0  # to fetch one sample
-    factors: dict[str, float] = {}  # learned from measured plans: kind of plan (or EVERY) -> measured / predicted
+    factors: dict[str, float] = {}  # learned from measured plans: kind of plan (or ALL_KINDS) -> measured / predicted
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -93,6 +93,8 @@ class _Ranking:
         self.limit_s = limit_s  # a slower plan cannot enter the ranking
 
     def add(self, one: Estimate) -> None:
+        if one.adjusted_step_s > self._most_s:
+            return
         plan = one.plan
         family = (
             plan.data, plan.tensor, plan.pipeline, plan.sync, plan.sharded, plan.buckets, plan.period, plan.staleness,
