@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import Connection, inspect, text
 
 from fairlead.control.records import (
     AuditEntry,
@@ -50,6 +50,23 @@ def test_the_migrations_make_exactly_the_schema_the_code_expects(empty_url: str)
         context = MigrationContext.configure(conn, opts={"compare_type": True})
         assert compare_metadata(context, schema.metadata) == []
     engines.dispose()
+
+
+def test_a_migration_may_pause_longer_than_a_write_of_the_leader(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alembic is imported within the transaction: on a busy machine that alone takes longer than five seconds."""
+    limits: list[str] = []
+
+    def upgrade(connection: Connection, version: str | None, to: str = migrate.HEAD) -> None:
+        really(connection, version, to)
+        if connection.dialect.name == "postgresql":
+            limits.append(connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one())
+
+    really = migrate.upgrade
+    monkeypatch.setattr(migrate, "upgrade", upgrade)
+    run(Store.open(empty_url).close())
+    assert limits == (["1min"] if empty_url.startswith("postgresql") else [])
 
 
 def test_the_newest_version_is_the_one_the_code_names() -> None:

@@ -44,6 +44,9 @@ def schema_version(connection: Connection) -> str | None:
 
 def upgrade(connection: Connection, version: str | None, to: str = HEAD) -> None:
     """Migrate from one version (None: empty database) to another, within the open transaction."""
+    if connection.dialect.name == "postgresql":
+        # Importing Alembic on a busy machine, or restoring rows, takes longer than a leader's write may pause.
+        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '60s'"))
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
