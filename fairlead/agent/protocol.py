@@ -112,9 +112,7 @@ class LaunchOrder:
 
     worker: wire.WorkerSpec
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(
-        default_factory=dict, repr=False
-    )  # variables whose values must not appear in logs
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables that logs must not show
 
 
 class Backend(Protocol):

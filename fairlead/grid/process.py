@@ -114,10 +114,7 @@ class GridProcess:
         return None if server is None else server.store
 
     def _send(self, message: ToSupervisor) -> None:
-        with (
-            self._sending,
-            contextlib.suppress(BrokenPipeError, ConnectionResetError),
-        ):  # the main thread notices the end
+        with self._sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # run() notices the end
             self._control.send(msgspec.msgpack.encode(message))
 
     # ------------------------------------------------------------ background

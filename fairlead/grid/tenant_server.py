@@ -101,9 +101,9 @@ class TenantServer(threading.Thread):
                     self.store.disconnect_session(session)
         self._connections.clear()
         self._lines: dict[str, Connection] = {}  # by session
-        self._unauthenticated: dict[int, Connection] = {}  # by descriptor, the oldest first: they have not said hello
-        self._unread = 0  # bytes of messages whose rest has not come
-        self._paused_until_s: float | None = None  # nobody is let in before
+        self._unauthenticated: dict[int, Connection] = {}  # by descriptor, oldest first: without a Hello yet
+        self._unread = 0  # bytes of incomplete messages
+        self._paused_until_s: float | None = None  # no connection is accepted before
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ)
         for job, listener in self._listeners.values():

@@ -160,6 +160,15 @@ def test_a_grid_process_that_is_only_slow_is_left_alone(grids: Make) -> None:
     assert grid.usage().blocks == 0 and standalone_grid.supervisor.pid == pid
 
 
+def test_an_interrupt_from_the_terminal_is_ignored(grids: Make) -> None:
+    """Whoever presses Ctrl-C ends the platform in order; the grid process goes last."""
+    standalone_grid = grids()
+    standalone_grid.connect().usage()
+    lines = Path(f"/proc/{standalone_grid.supervisor.pid}/status").read_text().splitlines()
+    ignored = int(next(each for each in lines if each.startswith("SigIgn:")).split()[1], 16)
+    assert ignored >> (signal.SIGINT - 1) & 1
+
+
 def test_a_tenant_whose_disk_is_slow_keeps_no_other_from_hashes_and_reports(tmp_path: Path) -> None:
     with tenant_server(tmp_path) as server, socket.socket() as control:
         process = GridProcess(control, tmp_path)

@@ -119,9 +119,7 @@ class LocalBackend:
             await self.close()
             raise lost or failures[0]
         self._note_isolation()
-        if (
-            self.capabilities.isolation == "sandbox"
-        ):  # tenants rely on it: a node that cannot provide it must not come up
+        if self.capabilities.isolation == "sandbox":  # tenants rely on it: later starts must provide it
             for supervisor in self._supervisors.values():
                 supervisor.require_isolation("sandbox")
 
@@ -328,10 +326,8 @@ class LocalBackend:
                 raise NodeGone(f"{name} is being fenced")
             return await supervisor.link.request(body)
         except NodeGone as error:
-            if required and (
-                supervisor.link is not None or supervisor.fencing
-            ):  # it reconnects, or its NodeLost follows
-                raise
+            if required and (supervisor.link is not None or supervisor.fencing):
+                raise  # the caller repeats it until the node is back or its NodeLost is processed
             log.warning("%s: %s", name, error)
             return None
         except NodeRefused as error:

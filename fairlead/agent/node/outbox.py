@@ -126,11 +126,10 @@ class Outbox:
             event = _decoder.decode(self._events[number].packed)
             self._forget(number)
             steps_told = event.body.steps if isinstance(event.body, wire.Progress) else []
-            stored = (
-                steps_told[::-2][::-1] if len(steps_told) > 1 else steps_told[place % 2 :]
-            )  # of two, the first stays
-            if stored:
-                self._store(msgspec.structs.replace(event, body=msgspec.structs.replace(event.body, steps=stored)))
+            # The last step always stays; of two events with a single step, the first.
+            kept = steps_told[::-2][::-1] if len(steps_told) > 1 else steps_told[place % 2 :]
+            if kept:
+                self._store(msgspec.structs.replace(event, body=msgspec.structs.replace(event.body, steps=kept)))
 
     def _part(self, backlog: _Backlog) -> float:
         """The worker's part of the limit for histories."""

@@ -109,6 +109,11 @@ def all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 (once per fence, fast)
 
 
+def parent_of(pid: int) -> int | None:
+    fields = _stat(pid)
+    return None if fields is None else int(fields[1])
+
+
 def session_of(pid: int) -> int | None:
     fields = _stat(pid)
     return None if fields is None else int(fields[3])

@@ -37,9 +37,8 @@ class Scrubber:
         for name, value in secrets.items():
             for form in _forms(value):
                 forms.setdefault(form, f"***{name}***".encode())
-        self._forms = dict(
-            sorted(forms.items(), key=lambda item: -len(item[0]))
-        )  # longest first, so that a whole value is replaced before its parts
+        # Longest first, so that a whole value is replaced before its parts.
+        self._forms = dict(sorted(forms.items(), key=lambda item: -len(item[0])))
         self._places = {form: place for place, form in enumerate(self._forms)}
         self._whole = MultiMatch(self._forms)
         self._halves = {

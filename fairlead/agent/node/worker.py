@@ -117,9 +117,8 @@ class Worker:
         """Set what to start; submit() starts it once there is a fork server."""
         self._scrubber = Scrubber(secrets)
         self._stream = WorkerStream(self._scrubber)
-        granted = msgspec.structs.replace(
-            spec, cpu=spec.cpu or self.demand.get("cpu", 1.0)
-        )  # default: its device's part
+        cpu = spec.cpu or self.demand.get("cpu", 1.0)  # default: its device's part
+        granted = msgspec.structs.replace(spec, cpu=cpu)
         self._bootstrap = WorkerBootstrap(self.name, self.device, granted, {**secrets, **environment})
         self.generation = generation
 

@@ -75,9 +75,8 @@ class WorkerStream:
         check_values(message)
         limit = _LONGEST.get(type(message), _LONGEST_OTHER)
         told = self._scrubber.message(message)
-        size = (
-            len(packed) if told is message else len(msgspec.msgpack.encode(told))
-        )  # masks may be longer than the secrets
+        # Masks may be longer than the secrets.
+        size = len(packed) if told is message else len(msgspec.msgpack.encode(told))
         if size > limit:
             raise ValueError(f"a message of {size} bytes exceeds the limit of {limit}")
         return told, time.thread_time() - begun_s

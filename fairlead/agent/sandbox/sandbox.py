@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.agent.node import processes
 from fairlead.agent.sandbox import linux, seccomp
 
 _NAMESPACES = {
@@ -107,9 +108,7 @@ class Sandbox:
         self.init = init = int(msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"])
         self._init = os.pidfd_open(init)
         found = Namespaces(init)
-        if (
-            _parent(init) != self.pid or not found.is_complete
-        ):  # it died, and its number was given away before we looked
+        if processes.parent_of(init) != self.pid or not found.is_complete:  # it has ended and its pid was reused
             found.close()
             raise NotBuilt("its first process ended at once, or shares a namespace with the platform")
         return found
@@ -209,13 +208,3 @@ def _file(name: str, data: bytes = b"") -> int:
 
 def _same(one: str, other: str) -> bool:
     return Path(one).stat().st_ino == Path(other).stat().st_ino
-
-
-def _parent(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ESRCH):
-            raise
-        return 0
-    return int(text[text.rindex(")") + 2 :].split()[1])

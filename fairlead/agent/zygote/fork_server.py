@@ -150,9 +150,8 @@ class ForkServer:
         try:
             group = self._worker_group(start)
             if files.arguments is None:
-                with self._with_folders_reachable(
-                    start.closed
-                ):  # without a sandbox a worker keeps this process's mounts
+                # Without a sandbox the worker keeps the mounts that it is forked with.
+                with self._with_folders_reachable(start.closed):
                     self._fork(start, files, group)
                 return
             spare = self._spares.take(start.frame)
