@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.agent.protocol import Capabilities
-from fairlead.control.startup_hints import hints
+from fairlead.control.startup_hints import startup_hints
 from fairlead.data_folder import CLOSED, VARIABLE, advice, covers
 from fairlead.errors import InvalidSpec
 from fairlead.sdk.dataset_loads import loading
@@ -49,22 +49,26 @@ def means(isolation: str, *, chosen: bool = False) -> Capabilities:
 
 
 def test_an_operator_is_told_who_reads_the_data_folder_no_more() -> None:
-    assert hints(means("sandbox"), {"a": [], "b": ["/data"], "c": ["/x"]}, "/data") == [
+    assert startup_hints(means("sandbox"), {"a": [], "b": ["/data"], "c": ["/x"]}, "/data") == [
         "a, c may not read FAIRLEAD_DATA (/data); fix, if wanted: fairlead tenant update a --grant /data"
     ]
-    assert hints(means("sandbox"), {}, "/data") == [
+    assert startup_hints(means("sandbox"), {}, "/data") == [
         "jobs read FAIRLEAD_DATA (/data) by grant; fix, if wanted: fairlead tenant create NAME --grant /data"
     ]
-    assert hints(means("sandbox"), {"b": ["/data"]}, "/data") == hints(means("sandbox"), {"a": []}, None) == []
-    (many,) = hints(means("sandbox"), {name: [] for name in "abcdef"}, "/data")
+    assert (
+        startup_hints(means("sandbox"), {"b": ["/data"]}, "/data")
+        == startup_hints(means("sandbox"), {"a": []}, None)
+        == []
+    )
+    (many,) = startup_hints(means("sandbox"), {name: [] for name in "abcdef"}, "/data")
     assert many.startswith("a, b, c and 3 more may not read")
 
 
 def test_an_operator_is_told_at_once_that_a_second_tenant_needs_a_sandbox() -> None:
-    (hint,) = hints(means("user"), {}, None)
+    (hint,) = startup_hints(means("user"), {}, None)
     assert "a second tenant will be refused" in hint
     assert "apt install bubblewrap" in hint and "--isolation none" in hint and "\n" not in hint
-    assert hints(means("user", chosen=True), {}, None) == []
+    assert startup_hints(means("user", chosen=True), {}, None) == []
 
 
 def test_a_file_of_one_s_own_data_folder_goes_along_unless_the_platform_s_tenant_may_read_it(

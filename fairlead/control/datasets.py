@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.control.lineage import accepted
+from fairlead.control.lineage import check_origin
 from fairlead.control.records import DataSet, Job
 from fairlead.control.store import datasets, events, lineage
 from fairlead.spec_errors import NAME_PATTERN
@@ -43,7 +43,7 @@ class ManifestOutline(msgspec.Struct, frozen=True):
     labels: list[str] = []
 
 
-def outline(manifest: Mapping[str, Any]) -> ManifestOutline:
+def check_manifest(manifest: Mapping[str, Any]) -> ManifestOutline:
     """The manifest, if an honest worker could have written it; ValueError otherwise."""
     if len(msgspec.msgpack.encode(manifest)) > MOST_BYTES:
         raise ValueError("a manifest that is too large")
@@ -68,7 +68,7 @@ def store_origin(connection: Connection, job: Job, finished: wire.Finished, now_
     for made in _sets(finished.made):
         register(connection, job, made, now_s)
     try:
-        said = accepted(finished.lineage)
+        said = check_origin(finished.lineage)
     except ValueError as error:  # no reason to lose a model that was trained
         plain: dict[str, Any] = {"why_not": str(error)}
     else:
@@ -91,7 +91,7 @@ def register(connection: Connection, job: Job, made: Mapping[str, Any], now_s: f
         raise ValueError("a data set without a manifest")
     if fitted is not None and len(msgspec.msgpack.encode(fitted)) > MOST_BYTES:
         raise ValueError("a recipe that is too large")
-    found = outline(manifest)
+    found = check_manifest(manifest)
     stored = datasets.add(connection, DataSet(
         tenant=job.tenant, name=found.name, version=found.version, number=0, parent=found.parent, rows=found.rows,
         size_bytes=sum(block.bytes for block in found.blocks), recipe=found.recipe, manifest=manifest, fitted=fitted,
@@ -103,36 +103,39 @@ def register(connection: Connection, job: Job, made: Mapping[str, Any], now_s: f
     return stored
 
 
-def split(ref: str) -> tuple[str, str | None]:
+def split_reference(ref: str) -> tuple[str, str | None]:
     """Name and version, or its beginning, of ``bank@3f2a9c``."""
     name, _, version = ref.partition("@")
     return name, version or None
 
 
-def pinned(connection: Connection, tenant: str, refs: Sequence[str]) -> list[str]:
+def pin_versions(connection: Connection, tenant: str, refs: Sequence[str]) -> list[str]:
     """The same data sets, each with the version that is meant by it now; raises NotFound."""
-    found = (datasets.find(connection, tenant, *split(ref)) for ref in refs)
+    found = (datasets.find(connection, tenant, *split_reference(ref)) for ref in refs)
     return [f"{each.name}@{each.version}" for each in found]
 
 
-def handed(connection: Connection, job: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
+def manifests_for(connection: Connection, job: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The manifests that a job's workers get: of the data sets that it names, or else of all, as they were when it
     was handed in; in whatever generation a worker comes, it gets the same."""
     if not job.training:
         return {}
     if refs := spec.get("data"):
-        return {each.name: _told(each) for each in (datasets.find(connection, job.tenant, *split(ref)) for ref in refs)}
+        return {
+            each.name: _manifest_and_recipe(each)
+            for each in (datasets.find(connection, job.tenant, *split_reference(ref)) for ref in refs)
+        }
     told: dict[str, Any] = {}
     room = MOST_HANDED
     for each in sorted(
         datasets.newest_versions(connection, job.tenant, job.submitted_s), key=lambda one: one.size_bytes
     ):
-        room -= len(msgspec.msgpack.encode(_told(each)))
+        room -= len(msgspec.msgpack.encode(_manifest_and_recipe(each)))
         if room < 0:
             break  # a job that means one of the rest names it
-        told[each.name] = _told(each)
+        told[each.name] = _manifest_and_recipe(each)
     return told
 
 
-def _told(data: DataSet) -> dict[str, Any]:
+def _manifest_and_recipe(data: DataSet) -> dict[str, Any]:
     return {"manifest": dict(data.manifest), "recipe": None if data.fitted is None else dict(data.fitted)}

@@ -114,7 +114,7 @@ def job_fields(
     }  # fmt: skip
 
 
-def foreseen(at_s: float | None, now_s: float) -> float | None:
+def plausible_forecast(at_s: float | None, now_s: float) -> float | None:
     """A moment that a forecast names, None where it is further away than anybody can tell.
 
     It may rest on what somebody else's job says is left of its work, which may be any number.
@@ -124,7 +124,7 @@ def foreseen(at_s: float | None, now_s: float) -> float | None:
 
 def _expected_s(job: Job, hold: Hold | None, now_s: float) -> float | None:
     if hold is not None:
-        return foreseen(hold.expected_start_s, now_s)
+        return plausible_forecast(hold.expected_start_s, now_s)
     return job.back_off_until_s if backs_off(job) else None
 
 

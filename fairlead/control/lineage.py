@@ -44,7 +44,7 @@ class ReportedOrigin(msgspec.Struct, frozen=True):
     followed: bool | None = None
 
 
-def accepted(said: Mapping[str, Any]) -> ReportedOrigin:
+def check_origin(said: Mapping[str, Any]) -> ReportedOrigin:
     """What was said, if an honest worker could say it; ValueError otherwise."""
     if len(msgspec.msgpack.encode(said)) > MOST_BYTES:
         raise ValueError("a lineage that is too large")
@@ -72,9 +72,9 @@ class Repeat:
     plan: Mapping[str, Any] | None = None  # of its generations, as stored
 
 
-def repeatable(said: ReportedOrigin | None, generations: Sequence[Generation]) -> Repeat:
+def what_repeats(said: ReportedOrigin | None, generations: Sequence[Generation]) -> Repeat:
     """Whether the same bits can be made again, and with what."""
-    ran = [each for each in generations if worked(each)]
+    ran = [each for each in generations if did_work(each)]
     if said is None or not said.course:
         why = said.why_not if said is not None else ""
         return Repeat(TOLERANCE, why or "it says nothing of the course that it took")
@@ -93,7 +93,7 @@ def repeatable(said: ReportedOrigin | None, generations: Sequence[Generation]) -
     return Repeat(BITS, f"{count} under one plan ({plans[0]}) from the first step to the last", seats, plan)
 
 
-def worked(generation: Generation) -> bool:
+def did_work(generation: Generation) -> bool:
     """Whether it did anything: one that is over in a moment may never have been seen to run."""
     return generation.running_s is not None or generation.outcome == "finished"
 

@@ -38,7 +38,7 @@ from fairlead.control.records import JobPhase, Role
 from fairlead.control.retention.pruning import Pruner
 from fairlead.control.service.core import Core
 from fairlead.control.service.platform import Platform
-from fairlead.control.startup_hints import hints
+from fairlead.control.startup_hints import startup_hints
 from fairlead.control.store import jobs, pruning, tenants, tokens
 from fairlead.control.store.engine import Store
 from fairlead.control.store.retry import retry_until_available
@@ -49,11 +49,11 @@ from fairlead.scheduling.state import DEFAULT_SHARING, Sharing
 log = structlog.get_logger()
 
 LEASE_S = 3.0
-PUT_AWAY_S = 10.0  # how long running gangs may take to put their state away when the platform ends
+PREEMPT_WITHIN_S = 10.0  # how long running gangs may take to put their state away when the platform ends
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class LogSettings:
     """How the platform tells what it does."""
 
     log_format: str | None = None  # text or json; None: as the environment says
@@ -73,7 +73,7 @@ class Settings:
     store: str | None = None  # None: as last time, or SQLite in the home folder
     isolation: str | None = None  # auto, sandbox, user, none; None: as last time, or the best that works
     secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
-    telling: Telling = Telling()
+    logging: LogSettings = LogSettings()
     sleep_after_s: float | None = None  # nodes idle for so long end until needed; inf: never; None: as last time
     keep_audit_s: float | None = None  # the audit log and the platform's own events; inf: ever; None: as last time
     sharing: Sharing = DEFAULT_SHARING  # what of it is None: as last time, or as the policy has it
@@ -98,14 +98,14 @@ Door = Callable[[Platform, str, int, Opened], Awaitable[None]]
 def run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
     """Run the platform until it is told to end. Returns an exit code."""
     facts: dict[str, Any] = {}
-    tell(settings.telling, facts)
+    configure_logging(settings.logging, facts)
     try:
         return asyncio.run(_run(settings, ready, door, facts))
     finally:
         tracing.stop()
 
 
-def tell(telling: Telling, facts: Mapping[str, Any]) -> None:
+def configure_logging(telling: LogSettings, facts: Mapping[str, Any]) -> None:
     """Set up the log, of the processes started from here too, and the traces if anybody wants them."""
     os.environ[logbook.FORMAT_VARIABLE] = logbook.wanted_format(telling.log_format)
     os.environ[logbook.LEVEL_VARIABLE] = logbook.wanted_level(telling.log_level)
@@ -124,14 +124,14 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
     ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # True: with all that runs
     _on_signals(ending)
     try:
-        await _lead(store, ready, ending)
+        await _acquire_lease(store, ready, ending)
         if ending.done():
             return 0
         facts["epoch"] = store.epoch
         strangers = len(await store.read(tenants.all_tenants)) > 1
         backend = LocalBackend(home, shapes, isolation=settings.isolation, strangers=strangers, derive=vault.derive)
         settled = replace(settings, store=url, sleep_after_s=sleep_after(settings.sleep_after_s, home),
-                          sharing=shared(settings.sharing, home))  # fmt: skip
+                          sharing=sharing_settings(settings.sharing, home))  # fmt: skip
         return await _lead_on(settled, home, store, backend, vault, ready, door, ending)
     finally:
         await store.close()
@@ -148,7 +148,7 @@ async def _lead_on(
     ending: asyncio.Future[bool],
 ) -> int:
     """Lead until told to end, or until another control plane leads."""
-    renewing = asyncio.create_task(_renew(store))
+    renewing = asyncio.create_task(_renew_lease(store))
     tasks: list[asyncio.Future[Any]] = [renewing]
     store.keep_reserve()
     keep_audit_s = keep_audit(settings.keep_audit_s, home)
@@ -172,7 +172,7 @@ async def _lead_on(
                     ring=follower.ring)  # fmt: skip
         token, fresh = await _admin_token(store, home)
         granted = {each.name: each.policy.get("folders", []) for each in await store.read(tenants.all_tenants)}
-        told = hints(backend.capabilities, granted, os.environ.get(data_folder.VARIABLE))
+        told = startup_hints(backend.capabilities, granted, os.environ.get(data_folder.VARIABLE))
 
         def opened(port: int) -> None:
             nonlocal listening
@@ -201,8 +201,8 @@ async def _lead_on(
                 task.result()
         if ending.done() and ending.result():
             try:
-                async with asyncio.timeout(2 * PUT_AWAY_S):
-                    await _put_away(store, controller)
+                async with asyncio.timeout(2 * PREEMPT_WITHIN_S):
+                    await _preempt_gangs(store, controller)
             except (TimeoutError, Unavailable) as error:
                 if isinstance(error, LostLeadership):
                     raise
@@ -224,16 +224,16 @@ async def _lead_on(
         await asyncio.gather(*tasks, return_exceptions=True)
         await backend.close()
         if store.epoch is not None:
-            await _resign(store)
+            await _release_lease(store)
 
 
-async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Future[bool]) -> None:
+async def _acquire_lease(store: Store, ready: Callable[[Ready], None], ending: asyncio.Future[bool]) -> None:
     """Wait until this control plane leads."""
     holder = leader_fencing.this_process()
     told = False
 
     async def take() -> int | None:
-        return await store.acquire_lease(holder, LEASE_S, is_dead=leader_fencing.gone, fence=leader_fencing.fence)
+        return await store.acquire_lease(holder, LEASE_S, is_dead=leader_fencing.is_gone, fence=leader_fencing.fence)
 
     while await retry_until_available(take, "taking the lease") is None:
         if not told:
@@ -245,14 +245,14 @@ async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Fu
     failpoint("lease-taken")
 
 
-async def _renew(store: Store) -> None:
+async def _renew_lease(store: Store) -> None:
     """Lead on. While the store does not answer nobody else can take over either: whoever writes first then leads."""
     while True:
         await asyncio.sleep(LEASE_S / 4)
         await retry_until_available(store.renew_lease, "renewing the lease")
 
 
-async def _resign(store: Store) -> None:
+async def _release_lease(store: Store) -> None:
     try:
         await store.release_lease()
     except Unavailable as error:  # the lease runs out by itself
@@ -274,7 +274,7 @@ async def _admin_token(store: Store, home: Home) -> tuple[str, bool]:
         return bearer, True
 
 
-async def _put_away(store: Store, controller: Controller) -> None:
+async def _preempt_gangs(store: Store, controller: Controller) -> None:
     """Let every running gang put its state away, so that it goes on from there when the platform is started again."""
     controller.pause()
     now_s = time.time()
@@ -287,7 +287,7 @@ async def _put_away(store: Store, controller: Controller) -> None:
     await store.write(work)
     for job in await store.read(jobs.in_flight):
         controller.nudge(job)
-    while time.time() - now_s < PUT_AWAY_S:
+    while time.time() - now_s < PREEMPT_WITHIN_S:
         if not await store.read(jobs.in_flight):
             return
         await controller.wait_for_news(0.5)
@@ -319,7 +319,7 @@ def keep_audit(wanted_s: float | None, home: Home) -> float:
     return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
 
 
-def shared(wanted: Sharing, home: Home) -> Sharing:
+def sharing_settings(wanted: Sharing, home: Home) -> Sharing:
     """What is settled about fairness over time: as asked for, else as the last time."""
     last = Sharing(**read_profile(home).get("sharing", {}))
     return Sharing(last.fair if wanted.fair is None else wanted.fair,

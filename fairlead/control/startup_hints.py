@@ -10,7 +10,7 @@ from fairlead.data_folder import VARIABLE, covers
 FEW = 3
 
 
-def hints(means: Capabilities, tenants: Mapping[str, Sequence[str]], data: str | None) -> list[str]:
+def startup_hints(means: Capabilities, tenants: Mapping[str, Sequence[str]], data: str | None) -> list[str]:
     """Of tenants with the folders granted to each, and the operator's data folder, if there is one."""
     found = []
     if means.isolation != "sandbox" and not means.isolation_chosen:

@@ -17,7 +17,7 @@ from fairlead.scheduling.state import JobState
 from fairlead.units import shown_counts
 
 
-def check(changed: Tenant, others: Iterable[Tenant], nodes: Iterable[Node]) -> None:
+def check_tenant(changed: Tenant, others: Iterable[Tenant], nodes: Iterable[Node]) -> None:
     """Refuse a tenant that stands below nobody or itself, or guarantees that those above it cannot keep."""
     known = {tenant.name: tenant for tenant in others} | {changed.name: changed}
     _check_parents(changed, known)
@@ -73,7 +73,7 @@ def _check_guarantees(
                       value=changed.guarantee.get(kind, 0), fix=fix)  # fmt: skip
 
 
-def beyond(job: JobState, path: Sequence[Tenant], nodes: Iterable[Node]) -> CanNeverRun | None:
+def why_beyond_limits(job: JobState, path: Sequence[Tenant], nodes: Iterable[Node]) -> CanNeverRun | None:
     """Why a gang could never start under the limits of its tenant and of those above it; None if it could."""
     kinds = [job.device_type] if job.device_type else sorted({node.device_type for node in nodes})
     tightest: list[tuple[float, str, str]] = []
@@ -100,7 +100,7 @@ class TenantShare:
     borrowed: float  # beyond its share; negative: so much is lent
 
 
-def standings(
+def tenant_shares(
     tenants: Sequence[Tenant], decided: Mapping[str, float], held: Mapping[str, int], number: int,
     barred: Collection[str] = (),
 ) -> dict[str, TenantShare]:  # fmt: skip

@@ -1,58 +1,58 @@
-"""The rules by which a job goes on, starts over or fails when workers of it die."""
+"""Decides what a job does when its workers die: go on with the survivors, start over from the snapshot, or fail."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import floor
 
-from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death, sentence, telling
+from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death, decisive_death, describe_death
 from fairlead.recovery.verdicts import Action, Situation, Verdict
 
 TIMES = 3
-"""A doubtful death counts when it comes so often without a step beyond the one before."""
+"""A doubtful death counts against the job after this many repetitions without a completed step in between."""
 
 BLAME_PLAN_AFTER = 2
-"""... and from so many on the plan counts as a possible cause."""
+"""After this many repetitions the planner's plan counts as a possible cause."""
 
 FORGET_S = 600.0
-"""After so long a progress all that happened before is forgotten."""
+"""After this much progress all earlier deaths are forgotten."""
 
 FIRST_S, LONGEST_S = 1.0, 60.0
-"""Of the back-off; it doubles with every repetition."""
+"""The first and the longest back-off; it doubles with every repetition."""
 
 OFTEN = 6
-"""So many deaths of the same cause soon after each other are no reason to wait if there was progress in between."""
+"""This many deaths of the same cause in quick succession cause no back-off, if there was progress in between."""
 
 SPACING_S = 10.0
-"""... and one more for every such stretch in which the job was at work."""
+"""Each stretch of this length in which the job worked allows one more."""
 
 
 def decide(situation: Situation) -> Verdict:
     """What the deaths of one generation mean for its job."""
-    asked = _after_progress(situation)
-    rounds = _rounds(asked)
+    asked = _reset_after_progress(situation)
+    rounds = _decisive_deaths(asked)
     death = rounds[-1]
-    again = _again(rounds)
-    verdict = _spared(asked, death, rounds) or _judged(asked, again, _often_s(rounds))
-    text = _told(asked, again, counted=verdict.counts)
-    return replace(verdict, code=f"worker-{death.cause}", text=text, forgets=asked is not situation)
+    again = _repetitions(rounds)
+    verdict = _verdict_without_newcomers(asked, death, rounds) or _verdict(asked, again, _frequency_pause_s(rounds))
+    text = _describe(asked, again, counted=verdict.counts)
+    return replace(verdict, code=f"worker-{death.cause}", text=text, resets_history=asked is not situation)
 
 
 def back_off_s(times: int) -> float:
-    """The pause after so many repetitions: none before the first."""
+    """The pause after this many repetitions: none before the first."""
     return 0.0 if times <= 0 else min(LONGEST_S, FIRST_S * 2.0 ** min(times - 1, 30))
 
 
-def _often_s(rounds: list[Death]) -> float:
-    """The pause after deaths of the same cause that come often, whatever was done between them.
+def _frequency_pause_s(rounds: list[Death]) -> float:
+    """The pause after deaths of the same cause that come often, whatever progress was made between them.
 
-    Kills from outside that come now and then cost nothing. A job that dies again as soon as it has made a step waits
-    ever longer: the time that it was at work makes up for former deaths, the time that it waited does not.
+    Occasional kills from outside cost nothing. A job that dies again right after each step waits ever longer: time at
+    work makes up for earlier deaths, time spent waiting does not.
     """
     level, pause_s = 0.0, 0.0
     before_s: float | None = None
     for death in rounds:
-        if death.spared or not _alike(death, rounds[-1]):
+        if death.spared or not _same_kind(death, rounds[-1]):
             continue
         worked_s = 0.0 if before_s is None else max(0.0, death.time_s - before_s - pause_s)
         level, before_s = max(0.0, level - worked_s / SPACING_S) + 1.0, death.time_s
@@ -60,8 +60,8 @@ def _often_s(rounds: list[Death]) -> float:
     return pause_s
 
 
-def _after_progress(situation: Situation) -> Situation:
-    """The same; after long progress beyond all former deaths it is as if none had been."""
+def _reset_after_progress(situation: Situation) -> Situation:
+    """The same situation; without the earlier deaths if the job has since progressed long enough beyond all of them."""
     reached = max((death.step for death in situation.former if not death.spared), default=0)
     beyond = not situation.training or situation.step > reached
     used = situation.failures > 0 or bool(situation.former)
@@ -71,32 +71,35 @@ def _after_progress(situation: Situation) -> Situation:
     return replace(situation, failures=0, former=tuple(one for one in situation.former if one.generation == this))
 
 
-def _rounds(asked: Situation) -> list[Death]:
-    """Of each generation the death that explains it, the one that is asked about last.
+def _decisive_deaths(asked: Situation) -> list[Death]:
+    """The decisive death of each generation; last the one of the generation that is judged now.
 
-    That need not be the newest: a generation that was planned to follow it may have been given up before. What was
-    passed over explains nothing that came later.
+    That generation need not be the newest: a later one may have been planned and abandoned already. Spared deaths
+    explain nothing that came later.
     """
     this = asked.deaths[-1].generation
     by_generation: dict[int, list[Death]] = {}
     for death in asked.former:
         by_generation.setdefault(death.generation, []).append(death)
     before = [death for death in by_generation.pop(this, []) if not death.spared]
-    return [*(telling(by_generation[number]) for number in sorted(by_generation)), telling([*before, *asked.deaths])]
+    return [
+        *(decisive_death(by_generation[number]) for number in sorted(by_generation)),
+        decisive_death([*before, *asked.deaths]),
+    ]
 
 
-def _alike(one: Death, other: Death) -> bool:
-    """Whether both count as the same cause."""
+def _same_kind(one: Death, other: Death) -> bool:
+    """True if both count as the same cause."""
     if one.cause in OTHERS or other.cause in OTHERS:
         return one.cause is other.cause
     return (one.cause in DOUBTFUL) == (other.cause in DOUBTFUL)
 
 
-def _again(rounds: list[Death]) -> list[Death]:
-    """The newest death and all before it that came without a step in between, the newest first."""
+def _repetitions(rounds: list[Death]) -> list[Death]:
+    """The newest death and all earlier ones with no completed step in between, newest first."""
     newest, found = rounds[-1], []
     for death in reversed(rounds):
-        if death.spared or not _alike(death, newest):
+        if death.spared or not _same_kind(death, newest):
             continue
         if death.step < newest.step:
             break
@@ -104,10 +107,10 @@ def _again(rounds: list[Death]) -> list[Death]:
     return found
 
 
-def _spared(asked: Situation, death: Death, rounds: list[Death]) -> Verdict | None:
+def _verdict_without_newcomers(asked: Situation, death: Death, rounds: list[Death]) -> Verdict | None:
     """The verdict when workers died at their start and the gang is large enough without them.
 
-    Whoever raises an error has said what is wrong with the job: that is not passed over.
+    Not for a worker that raised an error: it named a fault of the job, which must not be ignored.
     """
     said = death.cause in FINAL or death.cause is Cause.RAISED
     at_start = not any(one.joined for one in asked.deaths)
@@ -121,7 +124,7 @@ def _spared(asked: Situation, death: Death, rounds: list[Death]) -> Verdict | No
     return Verdict(Action.GO_ON, "", "", after_s=back_off_s(times), spares=True)
 
 
-def _judged(asked: Situation, again: list[Death], often_s: float) -> Verdict:
+def _verdict(asked: Situation, again: list[Death], often_s: float) -> Verdict:
     death, pause_s = again[0], max(back_off_s(len(again) - 1), often_s)
     doubtful = death.cause in DOUBTFUL
     without_plan = asked.plan is not None and (
@@ -140,11 +143,11 @@ def _judged(asked: Situation, again: list[Death], often_s: float) -> Verdict:
 
 
 def _uncounted(again: list[Death]) -> int:
-    """How many of them came since the last one that used up a retry."""
+    """How many of these deaths came since the last one that used up a retry."""
     return next((place for place, death in enumerate(again) if death.counted), len(again))
 
 
-def _told(asked: Situation, again: list[Death], *, counted: bool) -> str:
+def _describe(asked: Situation, again: list[Death], *, counted: bool) -> str:
     """The reason in one line, such as "w0 was killed by SIGSEGV before step 1"."""
     death, times = again[0], len(again)
     same = sum(one.step == death.step for one in again)
@@ -155,7 +158,7 @@ def _told(asked: Situation, again: list[Death], *, counted: bool) -> str:
     if at and death.step and same > 1:
         at, often = "", f" ({same} times at step {death.step + 1}: perhaps a poison batch)"
     if not counted:
-        return f"{sentence(death, at)}{often}"
+        return f"{describe_death(death, at)}{often}"
     shown = death.cause not in (Cause.RAISED, Cause.REFUSED, Cause.OUT_OF_MEMORY, Cause.DISK_FULL)
     logs = f"; see fairlead logs {asked.job}" if shown else ""
-    return f"{sentence(death, at)}{often}{logs}"
+    return f"{describe_death(death, at)}{often}{logs}"

@@ -52,7 +52,7 @@ def test_a_job_that_finds_the_disk_full_starts_when_there_is_room(small: Crashab
     job = small.submit(spec, "cramped", folder=PROGRAMS).id
     wait_until(lambda: small.client.why(job).reason.code == "back-off", 40, "it backs off")
     why = small.client.why(job).reason.text
-    assert "could not be started for want of room on the disk" in why and "backs off until" in why
+    assert "could not be started because the disk was full" in why and "backs off until" in why
     assert small.view(job).state == "queued"
     assert not (small.home / "fairlead.db-reserve").exists(), "the store goes on from it"
     more = fill(small.home.parent, "more")

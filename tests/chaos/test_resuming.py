@@ -99,7 +99,7 @@ def test_a_gang_trains_on_while_nobody_leads_and_grows_when_somebody_does(
     platform.up()
     wait_until(lambda: sizes(platform, job.id) == [1, 2], 60, "it has grown")
     said = [event.text for event in platform.call(lambda c: list(c.events(job=job.id)))]
-    assert any("resumed generation 1: it left, and no call to the next one came" in text for text in said), said
+    assert any("resumed generation 1: it left, but was never told to join the next one" in text for text in said), said
     platform.hurry(job.id)
     platform.wait_for_end(job.id)
     assert platform.state(job.id) == "succeeded", platform.view(job.id).message

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from fairlead import wire
 from fairlead.control.plans.gang_hardware import Machine, gang_hardware
-from fairlead.control.plans.model_profiles import accepted
+from fairlead.control.plans.model_profiles import check_profile
 from fairlead.control.plans.plan_questions import ChooseQuestion, GlanceQuestion, Model
 from fairlead.control.plans.replanning import LearnedModel, review
-from fairlead.control.plans.speed_curves import paced, planned
-from fairlead.control.reconcile.worker_messages import ImplausibleMessage, checked
+from fairlead.control.plans.speed_curves import in_worker_units, planned_curve
+from fairlead.control.reconcile.worker_messages import ImplausibleMessage, check_message
 from fairlead.planning.batch_shares import balanced_batch_counts
 from fairlead.planning.plan_candidates import shapes
 from fairlead.planning.plan_choice import PLAN_FAMILIES
@@ -81,7 +81,7 @@ def test_no_accepted_profile_stops_the_planner(
     said: dict[str, Any], count: int, wanted: str, cpu: float, compute_s: float | None
 ) -> None:
     try:
-        profile = accepted(wire.Profiled(said))
+        profile = check_profile(wire.Profiled(said))
     except ValueError:
         event("refused")
         return
@@ -93,8 +93,8 @@ def test_no_accepted_profile_stops_the_planner(
     assert found.plan["step_s"] > 0 and found.plan["samples_per_s"] > 0
     msgspec.msgpack.encode(found)
     job = made.job(max_workers=count, facts={"plan": wanted}, batch_size=64, step=100, total_steps=10_000)
-    curve = planned(model.pieces(), {}, job, there, Machine())
-    assert curve is None or paced(curve).unit > 0
+    curve = planned_curve(model.pieces(), {}, job, there, Machine())
+    assert curve is None or in_worker_units(curve).unit > 0
     members = [(f"w{at}", f"node-{at}") for at in range(count)]
     running = made.generation(*members, running_s=0.0, first_step=1)
     seen = review(job, running, LearnedModel(model.pieces(), {}, {}), hardware, 20.0, sure=True, restart_s=1.0,
@@ -109,7 +109,7 @@ def test_no_accepted_profile_stops_the_planner(
        st.sampled_from([1, 2, 4]))  # fmt: skip
 def test_no_accepted_glance_stops_the_planner(said: wire.Ready, count: int) -> None:
     try:
-        checked(said, 0.0, 1e6)
+        check_message(said, 0.0, 1e6)
     except ImplausibleMessage:
         event("refused")
         return

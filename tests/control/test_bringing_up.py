@@ -14,10 +14,10 @@ import pytest
 from fairlead import wire
 from fairlead.agent.protocol import LaunchOrder, NotStarted
 from fairlead.cluster import DEVICE, Gang, Node
-from fairlead.control.reconcile.gang_executor import COOLING_S
+from fairlead.control.reconcile.gang_executor import FAILED_START_PAUSE_S
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.round_store import apply_round, read_state
-from fairlead.control.reconcile.seats import seated
+from fairlead.control.reconcile.seats import seat_gangs
 from fairlead.control.records import JobPhase
 from fairlead.control.store import generations, jobs
 from fairlead.scheduling.decide import decide
@@ -95,7 +95,7 @@ def test_a_gang_that_could_not_be_started_is_not_tried_again_at_once(db: Opened,
     run(play())
     assert len(asked_s) == 3
     pauses = [later - sooner for sooner, later in pairwise(asked_s)]
-    assert min(pauses) >= COOLING_S
+    assert min(pauses) >= FAILED_START_PAUSE_S
 
 
 # ---------------------------------------------------------------- rounds as they are stored
@@ -106,7 +106,7 @@ def round_of(db: Opened, clock: Clock) -> Any:
 
 
 def stored(db: Opened, state: Any, decided: Any, failed: dict[str, Exception] | None = None) -> set[str]:
-    return db.write(apply_round, state, decided, seated(state, decided, failed), failed=failed)
+    return db.write(apply_round, state, decided, seat_gangs(state, decided, failed), failed=failed)
 
 
 def test_a_round_wakes_the_jobs_whose_decision_was_stored_and_no_others(db: Opened, clock: Clock) -> None:
@@ -134,9 +134,9 @@ def test_a_job_that_was_cancelled_meanwhile_is_not_started(db: Opened, clock: Cl
 def test_who_is_cooling_off_waits_and_is_looked_at_when_that_is_over(db: Opened, clock: Clock) -> None:
     submit(db, a_job("a", id="a"))
     known = GangRegistry({}, {}, {})
-    known.cooling_until_s["a"] = clock() + COOLING_S
+    known.cooling_until_s["a"] = clock() + FAILED_START_PAUSE_S
     assert run(read_state(db.store, clock(), NODES, known, frozenset())).cluster.jobs == ()
-    after = run(read_state(db.store, clock() + COOLING_S, NODES, known, frozenset()))
+    after = run(read_state(db.store, clock() + FAILED_START_PAUSE_S, NODES, known, frozenset()))
     assert [job.id for job in after.cluster.jobs] == ["a"]
 
 

@@ -24,7 +24,7 @@ from fairlead.control.accounting.budgets import (
 )
 from fairlead.control.records import Generation, GenerationPhase, Tenant, Usage
 from fairlead.control.store import Store, events, generations, ledger, migrate, tenants
-from fairlead.control.tenant_tree import standings
+from fairlead.control.tenant_tree import tenant_shares
 from fairlead.errors import FairleadError, OverBudget
 
 from .stores import Opened, a_job, run, submit
@@ -163,7 +163,7 @@ def test_a_tenant_without_jobs_is_shown_what_it_could_claim(db: Opened) -> None:
     everyone = db.read(tenants.all_tenants)
 
     def entitled(*args: Any, **more: Any) -> dict[str, float]:
-        return {name: found.entitlement for name, found in standings(*args, **more).items()}
+        return {name: found.entitlement for name, found in tenant_shares(*args, **more).items()}
 
     assert entitled(everyone, {}, {}, 8) == {"vision": 4.0, "text": 4.0}
     assert entitled(everyone, {"vision": 7.0, "text": 0.0}, {}, 8) == {"vision": 7.0, "text": 4.0}

@@ -12,13 +12,13 @@ from fairlead.control.reconcile.cluster_state import (
     batch_shares,
     cluster_state,
     job_state,
-    most_workers,
+    max_workers_now,
     rank_environment,
     restart_cost_s,
 )
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.reconcile.rendezvous import Rendezvous
-from fairlead.control.reconcile.seats import Devices
+from fairlead.control.reconcile.seats import FreeDevices
 from fairlead.control.reconcile.worker_specs import tenant_uid
 from fairlead.control.records import GenerationPhase, JobPhase
 from fairlead.home import Home
@@ -58,7 +58,7 @@ def test_the_seat_of_a_rank_that_ended_before_the_others_is_promised_to_nobody()
     state = job_state(made.job(training=False, elastic=False), live["mlp-abc234"], facts, cooling=False)
     assert state.seats == ("node-0", "node-1")
     node = Node("node-0", {"cpu": 1.0, DEVICE: 1.0})
-    assert Devices([node], {"mlp-abc234": facts}, live).place(["node-0"], (), 0) is None
+    assert FreeDevices([node], {"mlp-abc234": facts}, live).place(["node-0"], (), 0) is None
 
 
 def test_between_two_generations_it_is_left_alone_with_all_it_holds() -> None:
@@ -96,7 +96,7 @@ def test_a_device_is_planned_for_nobody_before_the_worker_that_ended_on_it_is_re
     state = cluster_state(200.0, nodes, [made.tenant("vision")], {}, [stopping, waiting], live, facts, frozenset(), {})
     (start,) = [decision for decision in decide(state).decisions if isinstance(decision, Start)]
     assert (start.job, start.seats) == (waiting.id, ("node-1",))
-    assert Devices(nodes, facts, live).place(start.seats, (), 0) is not None
+    assert FreeDevices(nodes, facts, live).place(start.seats, (), 0) is not None
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_a_waiting_job_holds_nothing_and_knows_what_is_left_to_do() -> None:
 
 def test_a_training_that_is_over_in_a_moment_does_not_grow() -> None:
     seen = made.job(min_workers=1, max_workers=4, step=5, samples_per_s=1000.0)
-    assert most_workers(seen, None, 100_000.0, 1) == 4
-    assert most_workers(seen, None, 2000.0, 1) == 1, "over in two seconds"
-    assert most_workers(seen, None, 2000.0, 3) == 3, "nor is it disturbed"
-    assert most_workers(replace(seen, step=0, samples_per_s=0.0), None, 2000.0, 0) == 4, "nothing is known yet"
-    assert most_workers(replace(seen, training=False), None, 2000.0, 1) == 4, "nothing is seen of a command"
+    assert max_workers_now(seen, None, 100_000.0, 1) == 4
+    assert max_workers_now(seen, None, 2000.0, 1) == 1, "over in two seconds"
+    assert max_workers_now(seen, None, 2000.0, 3) == 3, "nor is it disturbed"
+    assert max_workers_now(replace(seen, step=0, samples_per_s=0.0), None, 2000.0, 0) == 4, "nothing is known yet"
+    assert max_workers_now(replace(seen, training=False), None, 2000.0, 1) == 4, "nothing is seen of a command"
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ def test_what_a_restart_costs_is_bounded(took_s: float, cost_s: float) -> None:
 
 def test_survivors_keep_their_device_and_newcomers_get_free_ones() -> None:
     facts = {"mlp-abc234": {"w0": joined("node-0", 1)}, "other": {"w0": joined("node-0", 0)}}
-    devices = Devices(NODES, facts, {})
+    devices = FreeDevices(NODES, facts, {})
     placed = devices.place(["node-0", "node-1"], (Member("w0", 0, "node-0", 1),), next_worker=3)
     assert placed == ((Member("w0", 0, "node-0", 1), Member("w3", 1, "node-1", 0)), 4)
 
 
 def test_a_seat_whose_device_is_not_free_yet_waits() -> None:
     facts = {"other": {"w0": joined("node-0", 0), "w1": WorkerFact("node-0", "left", 1, 1, exited=True)}}
-    devices = Devices(NODES, facts, {})
+    devices = FreeDevices(NODES, facts, {})
     assert devices.place(["node-0"], (), next_worker=0) is None
     assert devices.place(["node-1"], (), next_worker=0) is not None, "a refusal takes nothing"
 
@@ -173,15 +173,15 @@ def test_the_device_of_a_lost_worker_is_free_once_it_is_released() -> None:
     nodes = [Node(f"node-{n}", {"cpu": 1.0, DEVICE: 1.0}) for n in range(2)]
     broken = made.generation(("w0", "node-0"), ("w1", "node-1"), broken_s=150.0)
     facts = {"mlp-abc234": {"w0": joined("node-0")}}
-    devices = Devices(nodes, facts, {"mlp-abc234": [broken]})
+    devices = FreeDevices(nodes, facts, {"mlp-abc234": [broken]})
     placed = devices.place(["node-0", "node-1"], (Member("w0", 0, "node-0", 0),), next_worker=2)
     assert placed is not None and placed[0][1] == Member("w2", 1, "node-1", 0)
     unreserved = replace(broken, broken_s=None)
-    assert Devices(nodes, facts, {"mlp-abc234": [unreserved]}).place(["node-1"], (), next_worker=2) is None
+    assert FreeDevices(nodes, facts, {"mlp-abc234": [unreserved]}).place(["node-1"], (), next_worker=2) is None
 
 
 def test_two_decisions_of_one_round_never_get_the_same_device() -> None:
-    devices = Devices(NODES, {}, {})
+    devices = FreeDevices(NODES, {}, {})
     first, second = (devices.place(["node-0"], (), next_worker=0) for _ in range(2))
     assert first is not None
     assert second is not None
@@ -220,7 +220,7 @@ def test_where_a_job_may_run_and_would_rather_run_reaches_the_scheduler() -> Non
 def test_workers_of_a_gang_get_devices_of_one_numa_domain() -> None:
     node = Node("n", {DEVICE: 8.0}, numa=(4, 4))
     held = {"other": {f"w{at}": joined("n", at) for at in range(2)}}
-    placed = Devices([node], held, {}).place(("n", "n", "n"), (), 0)
+    placed = FreeDevices([node], held, {}).place(("n", "n", "n"), (), 0)
     assert placed is not None
     assert [member.device for member in placed[0]] == [4, 5, 6]
 
@@ -239,7 +239,7 @@ def test_the_device_of_one_that_has_finished_is_the_next_ones() -> None:
     node = Node("node-0", {"cpu": 1.0, DEVICE: 1.0})
     facts = {"mlp-abc234": {"w0": WorkerFact("node-0", "finished", 1, 0)}}
     live = {"mlp-abc234": [made.generation(("w0", "node-0"))]}
-    assert Devices([node], facts, live).place(["node-0"], (), 0) is None
-    placed = Devices([node], facts, live, over={"mlp-abc234"}).place(["node-0"], (), 0)
+    assert FreeDevices([node], facts, live).place(["node-0"], (), 0) is None
+    placed = FreeDevices([node], facts, live, over={"mlp-abc234"}).place(["node-0"], (), 0)
     assert placed is not None
     assert [(m.node, m.device) for m in placed[0]] == [("node-0", 0)]

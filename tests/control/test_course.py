@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from fairlead.agent.protocol import Backend, NotStarted
 from fairlead.control.reconcile import gang_state_machine
-from fairlead.control.reconcile.gang_executor import COOLING_S, GangExecutor
+from fairlead.control.reconcile.gang_executor import FAILED_START_PAUSE_S, GangExecutor
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import GangView, WorkerFact
 from fairlead.control.reconcile.worker_events import stop_changes
@@ -60,7 +60,7 @@ def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.JOINING)
     view = stored(db, made.job(**before), generation)
     db.write(lambda c: jobs.update(c, JOB, **stop_changes(JobPhase.CANCELLED, "cancelled", "by tok", 150.0)))
-    run(carry_out(db, clock).do(action(generation), view))
+    run(carry_out(db, clock).execute(action(generation), view))
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.CANCELLED)
 
 
@@ -80,7 +80,7 @@ def test_what_is_counted_goes_on_from_what_is_stored_and_not_from_what_was_seen(
     generation = made.generation(("w0", "node-0"))
     view = stored(db, made.job(**before), generation)
     db.write(lambda connection: jobs.update(connection, JOB, **meanwhile))
-    run(carry_out(db, clock).do(action(generation), view))
+    run(carry_out(db, clock).execute(action(generation), view))
     assert {name: getattr(now(db), name) for name in after} == after
 
 
@@ -106,7 +106,7 @@ def test_a_command_that_did_not_arrive_is_given_again(db: Opened, clock: Clock, 
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.PLANNED)
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     with pytest.raises(Unavailable):
-        run(carry_out(db, clock, CutLine(), known).do(action(generation), view))
+        run(carry_out(db, clock, CutLine(), known).execute(action(generation), view))
     assert known.commands_sent.get(JOB, set()) == set()
     assert known.workers_of(JOB)["w0"].phase == "asked"
 
@@ -129,10 +129,10 @@ def test_a_gang_of_which_a_part_was_refused_leaves_no_device_behind(db: Opened, 
     generation = made.generation(("w0", "node-0"), ("w1", "node-1"), phase=GenerationPhase.PLANNED)
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     backend = FullHouse()
-    run(carry_out(db, clock, backend, known).do(gang_state_machine.Start(generation), view))
+    run(carry_out(db, clock, backend, known).execute(gang_state_machine.Start(generation), view))
     assert backend.released == {"w0": "node-0", "w1": "node-1"} and known.workers_of(JOB) == {}
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.QUEUED)
-    assert known.cooling_until_s[JOB] == clock() + COOLING_S, "it is not tried again at once"
+    assert known.cooling_until_s[JOB] == clock() + FAILED_START_PAUSE_S, "it is not tried again at once"
 
 
 @pytest.mark.parametrize(("outcome", "until_s"), [("finished", 150.0), ("cancelled", 160.0)])
@@ -144,7 +144,7 @@ def test_devices_are_charged_until_they_are_the_next_ones(
     then = JobPhase.SUCCEEDED if outcome == "finished" else JobPhase.CANCELLED
     stopping = made.job(phase=JobPhase.STOPPING, then=then, outcome=outcome, since_s=150.0)
     view = stored(db, stopping, made.generation(("w0", "node-0")))
-    run(carry_out(db, clock).do(gang_state_machine.Conclude(then, outcome), view))
+    run(carry_out(db, clock).execute(gang_state_machine.Conclude(then, outcome), view))
     assert [line.to_s for line in db.read(ledger.lines_between, 0.0, 1e9) if line.job == JOB] == [until_s]
 
 
@@ -159,7 +159,7 @@ def test_one_that_is_started_anew_is_called_anew(db: Opened, clock: Clock) -> No
     known = GangRegistry({JOB: {"w0": WorkerFact("node-0", "asked")}}, {JOB: {"join:1"}}, {})
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.JOINING)
     view = stored(db, made.job(phase=JobPhase.STARTING, max_workers=1), generation)
-    run(carry_out(db, clock, Deaf(), known).do(gang_state_machine.Start(generation), view))
+    run(carry_out(db, clock, Deaf(), known).execute(gang_state_machine.Start(generation), view))
     assert known.commands_sent[JOB] == set()
 
 
@@ -170,7 +170,7 @@ def test_only_a_failed_reservation_keeps_a_queued_job_waiting(
     stopping = made.job(phase=JobPhase.STOPPING, then=JobPhase.QUEUED, outcome=outcome, since_s=150.0)
     view = stored(db, stopping, made.generation(("w0", "node-0")))
     known = GangRegistry({}, {}, {JOB: 900.0})
-    run(carry_out(db, clock, known=known).do(gang_state_machine.Conclude(JobPhase.QUEUED, outcome), view))
+    run(carry_out(db, clock, known=known).execute(gang_state_machine.Conclude(JobPhase.QUEUED, outcome), view))
     assert (JOB in known.cooling_until_s) is cools
 
 
@@ -201,7 +201,7 @@ def test_newcomers_are_charged_since_they_were_planned(db: Opened, clock: Clock,
     clock.now_s = 150.0
     view = stored(db, made.job(generation=2, **phase), former)
     db.write(generations.insert, newest)
-    run(carry_out(db, clock).do(action(newest, former), replace(view, generations=[former, newest])))
+    run(carry_out(db, clock).execute(action(newest, former), replace(view, generations=[former, newest])))
     booked = {
         (line.generation, line.node): (line.from_s, line.to_s) for line in db.read(ledger.lines_between, 0.0, 1e9)
     }

@@ -24,7 +24,7 @@ def test_versions_are_numbered_and_the_newest_is_meant_by_the_name(db: Opened) -
     assert db.read(datasets.find, "vision", "bank").rows == 5
     assert db.read(datasets.find, "vision", "bank", "aaaa11").rows == 3
     assert [each.version for each in db.read(datasets.newest_versions, "vision")] == [second.version]
-    assert db.read(registry.pinned, "vision", ["bank", "bank@aaaa11"]) == [
+    assert db.read(registry.pin_versions, "vision", ["bank", "bank@aaaa11"]) == [
         f"bank@{second.version}", f"bank@{first.version}",
     ]  # fmt: skip
 
@@ -39,7 +39,7 @@ def test_a_tenant_finds_only_its_own(db: Opened) -> None:
     db.write(datasets.add, BANK)
     for meant in ("bank", "bank@aaaa11"):
         with pytest.raises(NotFound):
-            db.read(registry.pinned, "text", [meant])
+            db.read(registry.pin_versions, "text", [meant])
     assert db.read(datasets.newest_versions, "text") == []
 
 
@@ -64,10 +64,10 @@ def test_a_job_gets_the_manifests_as_they_were_when_it_was_handed_in(db: Opened)
     db.write(datasets.add, BANK)
     db.write(datasets.add, replace(BANK, version="bbbb22" * 8, manifest={"blocks": [1]}, created_s=2e6))
     job = a_job(submitted_s=1e6)
-    assert db.read(registry.handed, job, {})["bank"]["manifest"] == {"blocks": []}
-    named = db.read(registry.handed, job, {"data": ["bank@bbbb22"]})
+    assert db.read(registry.manifests_for, job, {})["bank"]["manifest"] == {"blocks": []}
+    named = db.read(registry.manifests_for, job, {"data": ["bank@bbbb22"]})
     assert named["bank"]["manifest"] == {"blocks": [1]}
-    assert db.read(registry.handed, replace(job, training=False), {}) == {}
+    assert db.read(registry.manifests_for, replace(job, training=False), {}) == {}
 
 
 def test_a_result_says_what_was_read_and_registers_what_was_made(db: Opened) -> None:
@@ -100,6 +100,6 @@ def test_versions_say_under_which_labels_their_blocks_lie(db: Opened) -> None:
 @pytest.mark.parametrize("label", ["snapshot/job", "dataset/other@00000001", "dataset/bank@x", "dataset/bank@0000000g"])
 def test_a_manifest_names_no_labels_but_its_own(label: str) -> None:
     manifest = {"name": "bank", "version": "aaaa11", "rows": 0, "blocks": []}
-    assert registry.outline(manifest | {"labels": ["dataset/bank@00000001", "dataset/bank"]})
+    assert registry.check_manifest(manifest | {"labels": ["dataset/bank@00000001", "dataset/bank"]})
     with pytest.raises(ValueError, match="labels"):
-        registry.outline(manifest | {"labels": [label]})
+        registry.check_manifest(manifest | {"labels": [label]})

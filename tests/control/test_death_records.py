@@ -17,11 +17,11 @@ from fairlead.control.reconcile.worker_deaths import (
     MOST_KEPT,
     _changes,
     _how,
-    give_up,
-    known,
     last_step,
-    lost,
-    note,
+    record_death,
+    record_lost_generation,
+    stored_deaths,
+    unanswered_deaths,
 )
 from fairlead.control.records import JobPhase
 from fairlead.control.store import jobs
@@ -66,13 +66,13 @@ def test_the_cause_of_an_end_that_nobody_told_of_follows_from_how_far_the_worker
     fact: WorkerFact | None, cause: Cause, joined: bool
 ) -> None:
     facts = {} if fact is None else {"w0": fact}
-    (death,) = lost(made.job(step=7), GENERATION, ["w0"], facts)
+    (death,) = unanswered_deaths(made.job(step=7), GENERATION, ["w0"], facts)
     assert (death.worker, death.cause, death.joined, death.generation, death.step) == ("w0", cause, joined, 1, 7)
 
 
 def test_what_was_told_counts_before_what_is_inferred_and_is_of_the_generation_that_is_judged() -> None:
     told = Death("w0", Cause.RAISED, 9, "odd", step=3, time_s=5.0)
-    (death,) = lost(kept(told), GENERATION, ["w0"], {"w0": WorkerFact("n0", "ready", 1, exited=True)})
+    (death,) = unanswered_deaths(kept(told), GENERATION, ["w0"], {"w0": WorkerFact("n0", "ready", 1, exited=True)})
     assert death == replace(told, generation=1, joined=False)
 
 
@@ -88,13 +88,13 @@ def test_what_was_told_counts_before_what_is_inferred_and_is_of_the_generation_t
 )  # fmt: skip
 def test_nobody_is_judged_twice_but_who_lost_touch_and_is_gone_now(judged: Death, alive: bool, again: bool) -> None:
     facts = {"w0": WorkerFact("n0", "broken", 1, exited=not alive, cause=None if alive else "killed")}
-    assert bool(lost(kept(judged), GENERATION, ["w0"], facts)) is again
+    assert bool(unanswered_deaths(kept(judged), GENERATION, ["w0"], facts)) is again
 
 
 def test_deaths_that_cannot_be_read_are_left_out() -> None:
     good = Death("w0", Cause.KILLED, 1, step=4)
     job = made.job(deaths=[{"worker": 7}, *msgspec.to_builtins([good])])
-    assert known(job) == (good,) and known(made.job()) == ()
+    assert stored_deaths(job) == (good,) and stored_deaths(made.job()) == ()
 
 
 def test_the_last_step_is_that_of_the_last_death_of_its_own() -> None:
@@ -118,7 +118,7 @@ def test_a_verdict_becomes_the_jobs_next_phase() -> None:
     assert (at_once["outcome"], at_once["back_off_until_s"], at_once["back_off_why"]) == ("plan-failed", None, None)
     counted = _changes(job, verdict(Action.START_OVER, counts=True, without_plan=True), 100.0, 90.0)
     assert (counted["outcome"], counted["failures"], counted["message"]) == ("failed", 3, "w0 was killed")
-    forgets = _changes(job, verdict(Action.START_OVER, counts=True, forgets=True), 100.0, 90.0)
+    forgets = _changes(job, verdict(Action.START_OVER, counts=True, resets_history=True), 100.0, 90.0)
     assert forgets["failures"] == 1
     fails = _changes(job, verdict(Action.FAIL, counts=True, after_s=9.0), 100.0, 90.0)
     assert (fails["then"], fails["outcome"], fails["message"]) == (JobPhase.FAILED, "failed", "w0 was killed")
@@ -135,13 +135,15 @@ def test_only_ends_that_need_no_second_look_are_noted(db: Opened) -> None:
         ("w0", wire.Exited(0)), ("w1", wire.Exited(None, None, cause="stopped")), ("w2", wire.Exited(3)),
         ("w3", wire.Exited(None, int(signal.SIGKILL))),
     ):  # fmt: skip
-        db.write(note, db.read(jobs.get, job.id), worker, exited, 50.0)
-    found = known(db.read(jobs.get, job.id))
+        db.write(record_death, db.read(jobs.get, job.id), worker, exited, 50.0)
+    found = stored_deaths(db.read(jobs.get, job.id))
     assert [(death.worker, death.cause, death.how, death.time_s) for death in found] == [
         ("w2", Cause.EXITED, "3", 50.0), ("w3", Cause.KILLED, "SIGKILL", 50.0)
     ]  # fmt: skip
-    db.write(note, db.read(jobs.get, job.id), "w2", wire.Exited(4), 60.0)
-    assert [death.how for death in known(db.read(jobs.get, job.id))] == ["SIGKILL", "4"], "the newest word counts"
+    db.write(record_death, db.read(jobs.get, job.id), "w2", wire.Exited(4), 60.0)
+    assert [death.how for death in stored_deaths(db.read(jobs.get, job.id))] == ["SIGKILL", "4"], (
+        "the newest word counts"
+    )
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -150,11 +152,11 @@ def test_a_generation_of_which_nobody_is_left_starts_its_job_over(db: Opened, to
     facts = {"w0": WorkerFact("n0", "joined", 1), "w1": WorkerFact("n1", "joined", 1, exited=True, cause="killed")}
     facts |= {} if told else {"w1": WorkerFact("n1", "joined", 1)}
     generation = replace(GENERATION, job=job.id)
-    db.write(give_up, job.id, generation, facts, 2_000_000.0)
+    db.write(record_lost_generation, job.id, generation, facts, 2_000_000.0)
     now = db.read(jobs.get, job.id)
     assert (now.phase, now.then, now.outcome) == (JobPhase.STOPPING, JobPhase.QUEUED, "worker-lost")
-    assert [death.worker for death in known(now)] == (["w1"] if told else [])
-    assert all(death.answered for death in known(now))
+    assert [death.worker for death in stored_deaths(now)] == (["w1"] if told else [])
+    assert all(death.answered for death in stored_deaths(now))
 
 
 def test_bounds_are_those_that_the_documents_tell() -> None:

@@ -13,7 +13,7 @@ import pytest
 from fairlead import wire
 from fairlead.agent.protocol import Backend
 from fairlead.control.reconcile import gang_actions
-from fairlead.control.reconcile.gang_executor import COOLING_S, GangExecutor
+from fairlead.control.reconcile.gang_executor import FAILED_START_PAUSE_S, GangExecutor
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import GangView, WorkerFact
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
@@ -54,7 +54,7 @@ def done(
         db.write(generations.insert, generation)
     known, backend = GangRegistry({JOB: dict(facts or {})}, {}, {}), Heard()
     hands = GangExecutor(db.store, cast(Backend, backend), known, made.worker_order, dict, clock)
-    run(hands.do(action, GangView(job, live, dict(facts or {}), frozenset(), clock(), frozenset())))
+    run(hands.execute(action, GangView(job, live, dict(facts or {}), frozenset(), clock(), frozenset())))
     return known, backend
 
 
@@ -88,7 +88,7 @@ def test_a_growth_that_was_given_up_is_not_planned_again_at_once(db: Opened, clo
     former, newest = grown()
     action = gang_actions.Abandon(newest, "a node has no room")
     known, _ = done(db, clock, made.job(generation=2), [former, newest], action, {"w0": ALIVE})
-    assert known.cooling_until_s == {JOB: clock() + COOLING_S}
+    assert known.cooling_until_s == {JOB: clock() + FAILED_START_PAUSE_S}
 
 
 def test_newcomers_that_die_again_and_again_make_the_next_growth_wait_longer_than_that(
@@ -102,7 +102,7 @@ def test_newcomers_that_die_again_and_again_make_the_next_growth_wait_longer_tha
     action = gang_actions.Abandon(newest, "w1 could not be started")
     facts = {"w0": ALIVE, "w1": NOT_STARTED}
     known, _ = done(db, clock, made.job(generation=2, deaths=deaths), [former, newest], action, facts)
-    assert known.cooling_until_s[JOB] > clock() + 2 * COOLING_S
+    assert known.cooling_until_s[JOB] > clock() + 2 * FAILED_START_PAUSE_S
 
 
 def test_a_gang_that_goes_on_without_a_newcomer_does_not_grow_again_before_its_pause_is_over(
@@ -132,7 +132,7 @@ def told(db: Opened, kind: str) -> tuple[str, str | None, dict[str, Any]]:
     ("plan", "text"),
     [
         (None, "runs on 2 workers"), ({"id": "dp2"}, "runs on 2 workers as dp2"),
-        ({"id": "single", "workers_used": 1}, "runs on 1 of 2 workers, the rest is held and idle, as single"),
+        ({"id": "single", "workers_used": 1}, "runs on 1 of 2 workers, the others are idle, as single"),
     ],
 )  # fmt: skip
 def test_that_a_generation_runs_is_told_with_its_workers(

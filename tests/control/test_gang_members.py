@@ -10,13 +10,13 @@ import pytest
 from fairlead.control.reconcile.gang_state_machine import (
     GangView,
     WorkerFact,
-    _departed,
-    _finished,
+    _has_finished,
     _is_whole,
-    _meets_nobody,
+    _joined_generations,
     _phase_in,
-    _succeeded,
-    _training,
+    _release_departed,
+    _runs_alone,
+    _succeed,
 )
 from fairlead.control.records import JobPhase
 from tests.control import made
@@ -50,7 +50,7 @@ def test_a_generation_is_whole_while_all_that_work_take_part_or_have_just_left(
 
 def test_generations_in_which_somebody_trains_are_those_of_the_living_that_joined() -> None:
     workers = {"a": fact(), "b": fact(generation=2), "c": fact("left", 3), "d": fact(generation=4, exited=True)}
-    assert _training(view(workers)) == {1, 2}
+    assert _joined_generations(view(workers)) == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_workers_phase_is_that_in_the_generation_that_is_asked_about(known: Wo
     ],
 )  # fmt: skip
 def test_a_stage_that_is_a_plain_function_meets_nobody(training: bool, facts: dict[str, Any], nobody: bool) -> None:
-    assert _meets_nobody(made.job(training=training, facts=facts)) is nobody
+    assert _runs_alone(made.job(training=training, facts=facts)) is nobody
 
 
 @pytest.mark.parametrize(
@@ -88,28 +88,28 @@ def test_rank_0_speaks_for_a_training_and_everybody_for_a_command(
     first: str, second: str, training: bool, done: bool
 ) -> None:
     seen = view({"w0": fact(first), "w1": fact(second)}, training=training)
-    assert _finished(seen, GENERATION) is done
-    assert not _finished(view({"w1": fact("finished")}, training=training), GENERATION)
+    assert _has_finished(seen, GENERATION) is done
+    assert not _has_finished(view({"w1": fact("finished")}, training=training), GENERATION)
 
 
 def test_a_job_ended_when_the_last_of_its_workers_said_so() -> None:
     over = view(
         {"w0": fact("finished", exited=True, finished_s=7.0), "w1": fact("finished", exited=True, finished_s=9.0)}
     )
-    found = _succeeded(over, GENERATION)
+    found = _succeed(over, GENERATION)
     assert type(found).__name__ == "Conclude" and found.at_s == 9.0
     alive = view({"w0": fact("finished", finished_s=7.0), "w1": fact("joined")})
-    stop = _succeeded(alive, GENERATION)
+    stop = _succeed(alive, GENERATION)
     assert type(stop).__name__ == "BeginStop" and stop.at_s == 7.0 and stop.then is JobPhase.SUCCEEDED  # type: ignore[union-attr]
-    assert _succeeded(view({}), GENERATION).at_s == 500.0
+    assert _succeed(view({}), GENERATION).at_s == 500.0
 
 
 def test_who_is_not_of_the_newest_generation_gives_its_device_back_unless_it_still_trains() -> None:
     workers = {"w0": fact(), "w1": fact(), "old": fact(generation=0), "b": fact(generation=0)}
-    found = _departed(view(workers), GENERATION)
+    found = _release_departed(view(workers), GENERATION)
     assert found is not None and found.workers == ("b", "old")  # type: ignore[union-attr]
-    assert _departed(view({"w0": fact()}), GENERATION) is None
+    assert _release_departed(view({"w0": fact()}), GENERATION) is None
     ended = made.generation(("old", "n0"), number=0)
     trains = replace(view(workers), ended=ended)
-    found = _departed(trains, GENERATION)
+    found = _release_departed(trains, GENERATION)
     assert found is not None and found.workers == ("b",)  # type: ignore[union-attr]

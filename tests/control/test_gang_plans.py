@@ -17,17 +17,17 @@ from fairlead.control.plans.gang_hardware import Machine, gang_hardware
 from fairlead.control.plans.gang_plans import Plans
 from fairlead.control.plans.model_profiles import (
     MOST_LAYERS,
-    accepted,
-    blame_plan,
+    ban_plan,
+    check_profile,
     model_fact,
     model_key,
     store_profile,
 )
 from fairlead.control.plans.plan_questions import ChosenPlan
 from fairlead.control.plans.planner_process import InlinePlanner
-from fairlead.control.plans.replanning import ENOUGH_S, LONG_S, LearnedModel, measured_step_s, plain, review
-from fairlead.control.plans.speed_curves import CalibratedCurve, paced
-from fairlead.control.reconcile.cluster_state import cluster_state, in_full_swing
+from fairlead.control.plans.replanning import ENOUGH_S, LONG_S, LearnedModel, measured_step_s, review, unpredicted_plan
+from fairlead.control.plans.speed_curves import CalibratedCurve, in_worker_units
+from fairlead.control.reconcile.cluster_state import all_members_train, cluster_state
 from fairlead.control.reconcile.gang_state_machine import (
     GangView,
     MarkRunning,
@@ -36,8 +36,8 @@ from fairlead.control.reconcile.gang_state_machine import (
     WorkerFact,
     next_action,
 )
-from fairlead.control.reconcile.next_generation import settled
-from fairlead.control.reconcile.worker_events import fail
+from fairlead.control.reconcile.next_generation import with_plan
+from fairlead.control.reconcile.worker_events import record_failure
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.store import events, generations, jobs, known_models
 from fairlead.errors import Refused
@@ -73,8 +73,8 @@ def known_model(profile: ModelProfile | None, **changes: Any) -> KnownModel:
 
 
 def test_a_profile_comes_through_as_it_was_sent() -> None:
-    assert accepted(wire.Profiled(to_plain(TINY))) == TINY
-    assert accepted(wire.Profiled(why_not="it draws")) is None
+    assert check_profile(wire.Profiled(to_plain(TINY))) == TINY
+    assert check_profile(wire.Profiled(why_not="it draws")) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_profile_comes_through_as_it_was_sent() -> None:
 )
 def test_a_profile_that_no_honest_worker_would_send_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"profile|number"):
-        accepted(wire.Profiled(to_plain(TINY) | wrong))
+        check_profile(wire.Profiled(to_plain(TINY) | wrong))
 
 
 def test_the_same_code_and_parameters_are_the_same_model() -> None:
@@ -130,16 +130,16 @@ def test_only_so_many_models_of_a_tenant_are_kept(db: Opened, monkeypatch: pytes
 def test_a_plan_that_a_gang_failed_under_is_banned_and_plain_replicas_never_are(db: Opened) -> None:
     job = submit(db, a_job("vision"))
     db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 5.0)
-    told = plain(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
+    told = unpredicted_plan(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
     first = made.generation(("w0", "n"), ("w1", "n"), job=job.id, plan=told)
     db.write(generations.insert, first)
-    assert db.write(blame_plan, job, "it broke") == "fsdp2"
+    assert db.write(ban_plan, job, "it broke") == "fsdp2"
     known = db.read(known_models.get, "vision", model_key(job))
     assert known is not None
     assert known.banned == {"fsdp": "it broke"}
-    for other in (plain(replica_plan(2), "", "planner"), {**told, "chosen": "asked"}, None):
+    for other in (unpredicted_plan(replica_plan(2), "", "planner"), {**told, "chosen": "asked"}, None):
         db.write(generations.update, job.id, 1, plan=other)
-        assert db.write(blame_plan, job, "it broke") is None
+        assert db.write(ban_plan, job, "it broke") is None
 
 
 # ---------------------------------------------------------------- reviewing
@@ -210,7 +210,7 @@ def test_a_gang_that_does_not_train_teaches_nothing(changes: dict[str, Any]) -> 
 
 
 def test_a_gang_runs_when_all_that_its_plan_uses_have_joined() -> None:
-    generation = running(plain(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING)
+    generation = running(unpredicted_plan(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING)
     assert [member.worker for member in generation.at_work] == ["w0"]
     allow_idle = WorkerFact("node-1", "ready", device=0)
 
@@ -222,7 +222,7 @@ def test_a_gang_runs_when_all_that_its_plan_uses_have_joined() -> None:
     assert next_action(view(WorkerFact("node-0", "ready"), frozenset({"join:1"}))) is None
     joined = WorkerFact("node-0", "joined", generation=1)
     assert isinstance(next_action(view(joined)), MarkRunning)
-    assert in_full_swing(replace(generation, phase=GenerationPhase.RUNNING), {"w0": joined, "w1": allow_idle})
+    assert all_members_train(replace(generation, phase=GenerationPhase.RUNNING), {"w0": joined, "w1": allow_idle})
 
 
 # ---------------------------------------------------------------- all of it on a store
@@ -271,21 +271,21 @@ def test_a_gang_that_is_being_changed_is_left_alone(db: Opened) -> None:
 def test_a_model_that_nobody_knows_runs_as_whole_copies_and_is_looked_at(db: Opened) -> None:
     plans, job = placed(db, None)
     (generation,) = db.read(generations.of_job, job.id)
-    meeting = run(plans.completed(job, generation))
+    meeting = run(plans.complete_generation(job, generation))
     assert meeting.plan is not None
     assert (meeting.plan["id"], meeting.plan["plan"], meeting.plan["chosen"]) == ("dp2", None, "default")
     assert "nothing is known" in str(meeting.plan["reason"])
-    assert run(plans.looker(job, generation)) == "w0"
-    assert run(plans.looker(replace(job, max_workers=1), generation)) == ""
+    assert run(plans.profiling_worker(job, generation)) == "w0"
+    assert run(plans.profiling_worker(replace(job, max_workers=1), generation)) == ""
     db.write(store_profile, job, wire.Profiled(why_not="it draws"), 0.0)
     plans.forget(job.id)
-    meeting = run(plans.completed(job, generation))
+    meeting = run(plans.complete_generation(job, generation))
     assert meeting.plan is not None
     assert "it draws" in str(meeting.plan["reason"])
-    assert run(plans.looker(job, generation)) == "w0"  # another time it may be possible
+    assert run(plans.profiling_worker(job, generation)) == "w0"  # another time it may be possible
     db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 1.0)
     plans.forget(job.id)
-    assert run(plans.looker(job, generation)) == ""  # once is enough
+    assert run(plans.profiling_worker(job, generation)) == ""  # once is enough
 
 
 def test_a_planner_that_could_not_look_is_an_alarm_for_who_runs_the_platform(db: Opened) -> None:
@@ -311,15 +311,15 @@ def test_a_plan_asked_for_by_name_that_cannot_run_is_refused_and_nothing_runs_in
     db.write(store_profile, job, wire.Profiled(why_not="it draws"), 0.0)
     plans.forget(job.id)
     with pytest.raises(Refused, match=f"{wanted} .* it draws"):
-        run(plans.completed(asked, generation))
+        run(plans.complete_generation(asked, generation))
     whole = planning.model(1, limits=("one piece of code",), copies_only=True)
     db.write(store_profile, job, wire.Profiled(to_plain(whole)), 1.0)
     plans.forget(job.id)
     with pytest.raises(Refused, match=r"one piece of code.* leave plan out"):
-        run(plans.completed(asked, generation))
+        run(plans.complete_generation(asked, generation))
     alone = replace(generation, members=generation.members[:1])
-    assert run(plans.completed(asked, alone)).plan  # an elastic gang that is one worker for now
-    assert run(plans.completed(job, generation)).plan
+    assert run(plans.complete_generation(asked, alone)).plan  # an elastic gang that is one worker for now
+    assert run(plans.complete_generation(job, generation)).plan
 
 
 SMALL, LARGE = wire.Glance(3e-4, 1e-6, 1000.0), wire.Glance(1e-3, 1e-3, 1000.0)
@@ -331,13 +331,13 @@ def test_the_first_passes_of_an_unknown_model_say_whether_copies_pay(
 ) -> None:
     plans, job = placed(db, None)
     (generation,) = db.read(generations.of_job, job.id)
-    plans.hear(job.id, wire.Ready(samples=6400, epochs=1, batch_size=64, parameters=10_000, glance=seen))
-    meeting = run(plans.completed(job, generation))
+    plans.record_report(job.id, wire.Ready(samples=6400, epochs=1, batch_size=64, parameters=10_000, glance=seen))
+    meeting = run(plans.complete_generation(job, generation))
     assert meeting.plan is not None
     assert (meeting.plan["id"], meeting.plan["chosen"]) == (wanted, "planner")
     assert "first passes" in str(meeting.plan["reason"])
     assert len(meeting.members) == meeting.plan["workers_used"], "what would lie idle is given back"
-    asked = run(plans.completed(replace(job, facts={"plan": "dp"}), generation))
+    asked = run(plans.complete_generation(replace(job, facts={"plan": "dp"}), generation))
     assert asked.plan is not None
     assert asked.plan["id"] == "dp2"
 
@@ -357,20 +357,20 @@ def test_a_resting_worker_does_not_hold_up_the_end() -> None:
 def test_what_the_author_asked_for_is_run(db: Opened) -> None:
     plans, job = placed(db, HEAVY)
     (generation,) = db.read(generations.of_job, job.id)
-    meeting = run(plans.completed(replace(job, facts={"plan": "fsdp"}), generation))
+    meeting = run(plans.complete_generation(replace(job, facts={"plan": "fsdp"}), generation))
     assert meeting.plan is not None
     assert (meeting.plan["id"], meeting.plan["chosen"]) == ("fsdp2", "asked")
     assert isinstance(meeting.plan["plan"], dict)
-    assert run(plans.completed(replace(job, training=False), generation)) == generation
+    assert run(plans.complete_generation(replace(job, training=False), generation)) == generation
 
 
 def test_what_the_code_asks_for_when_it_is_loaded_is_run_although_a_plan_was_there_before(db: Opened) -> None:
     plans, job = placed(db, TINY)
     (generation,) = db.read(generations.of_job, job.id)
-    early = run(plans.completed(replace(job, min_workers=2), replace(generation, plan=None)))
+    early = run(plans.complete_generation(replace(job, min_workers=2), replace(generation, plan=None)))
     assert early.plan is not None and (early.plan["id"], early.plan["chosen"]) == ("single", "planner")
-    assert run(plans.completed(job, early)) == early
-    asked = run(plans.completed(replace(job, facts={"plan": "dp"}, min_workers=2), early))
+    assert run(plans.complete_generation(job, early)) == early
+    asked = run(plans.complete_generation(replace(job, facts={"plan": "dp"}, min_workers=2), early))
     assert asked.plan is not None and (asked.plan["id"], asked.plan["chosen"]) == ("dp2", "asked")
 
 
@@ -378,10 +378,10 @@ def test_ranks_follow_the_plan_and_who_rests_comes_last() -> None:
     drawn = made.generation(("w0", "n"), ("w1", "n"), ("w2", "n"), plan=None)
     used = {"workers_used": 2}
     three, one = made.job(min_workers=3, max_workers=3), made.job(min_workers=1, max_workers=3)
-    held = settled(drawn, three, ChosenPlan(used, (2, 0)), {})
+    held = with_plan(drawn, three, ChosenPlan(used, (2, 0)), {})
     assert [(m.worker, m.rank) for m in held.members] == [("w2", 0), ("w0", 1), ("w1", 2)]
     assert [m.worker for m in held.at_work] == ["w2", "w0"] and not held.enough, "a gang of three asked for three"
-    fewer = settled(drawn, one, ChosenPlan(used, (2, 0)), {})
+    fewer = with_plan(drawn, one, ChosenPlan(used, (2, 0)), {})
     assert [m.worker for m in fewer.members] == ["w2", "w0"] and fewer.enough
 
 
@@ -414,8 +414,8 @@ def decided(pace: CalibratedCurve | None, now_s: float = 1000.0) -> list[Any]:
 
 
 def test_a_gang_grows_where_its_plan_says_that_it_helps_and_nowhere_else() -> None:
-    helps = paced(SpeedCurve((1, 2), {"cpu": ((64.0, 120.0), (64.0, 120.0))}))
-    useless = paced(SpeedCurve((1, 2), {"cpu": ((64.0, 64.0), (64.0, 64.0))}))
+    helps = in_worker_units(SpeedCurve((1, 2), {"cpu": ((64.0, 120.0), (64.0, 120.0))}))
+    useless = in_worker_units(SpeedCurve((1, 2), {"cpu": ((64.0, 64.0), (64.0, 64.0))}))
     (grown,) = decided(helps)
     assert len(grown.seats) == 2
     assert decided(useless) == []
@@ -424,16 +424,16 @@ def test_a_gang_grows_where_its_plan_says_that_it_helps_and_nowhere_else() -> No
 def test_a_gang_that_fails_under_the_planners_plan_starts_over_without_it_at_no_cost(db: Opened) -> None:
     job = submit(db, a_job("vision", phase=JobPhase.RUNNING))
     db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 5.0)
-    told = plain(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
+    told = unpredicted_plan(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
     db.write(generations.insert, made.generation(("w0", "n"), ("w1", "n"), job=job.id, plan=told))
-    db.write(lambda connection: fail(connection, job, "w0", "it broke", permanent=True, now_s=6.0))
+    db.write(lambda connection: record_failure(connection, job, "w0", "it broke", permanent=True, now_s=6.0))
     after = db.read(jobs.get, job.id)
     assert after is not None
     assert (after.phase, after.then, after.outcome) == (JobPhase.STOPPING, JobPhase.QUEUED, "plan-failed")
     assert (after.failures, after.message) == (0, None)
     assert [event.kind for event in db.read(events.after, 0, 10)][-1] == "plan-failed"
-    db.write(generations.update, job.id, 1, plan=plain(replica_plan(2), "", "default"))
-    db.write(lambda connection: fail(connection, job, "w0", "it broke", permanent=True, now_s=7.0))
+    db.write(generations.update, job.id, 1, plan=unpredicted_plan(replica_plan(2), "", "default"))
+    db.write(lambda connection: record_failure(connection, job, "w0", "it broke", permanent=True, now_s=7.0))
     after = db.read(jobs.get, job.id)
     assert after is not None
     assert (after.then, after.failures) == (JobPhase.FAILED, 1)

@@ -42,7 +42,7 @@ class Swept:
             generations.insert(connection, made.generation(("w0", f"node-of-{name}"), job=name))
 
     def look(self, busy: frozenset[str] = frozenset()) -> set[str]:
-        return run(self.sweep.look(busy))
+        return run(self.sweep.jobs_with_work(busy))
 
     def lose(self, name: str) -> None:
         """Its worker is gone, and nobody was told to look."""
@@ -55,7 +55,7 @@ def test_all_gangs_are_looked_at_at_first_and_after_a_change_of_nodes(db: Opened
     assert swept.look() == {"gang-007"}
     swept.lose("gang-008")
     assert swept.look() == set(), "nothing said that it had to be looked at"
-    swept.sweep.hurry()
+    swept.sweep.sweep_at_once()
     assert swept.look(busy=frozenset({"gang-007"})) == {"gang-008"}
 
 
@@ -120,11 +120,11 @@ def test_one_gang_is_read_by_index_however_many_live(db: Opened, clock: Clock) -
             statements.append(statement)
 
     event.listen(engine, "before_cursor_execute", note)
-    view = run(swept.views.of("gang-003"))
+    view = run(swept.views.view_of("gang-003"))
     assert view is not None and [each.job for each in view.generations] == ["gang-003"]
     assert len(statements) == 2
     statements.clear()
-    assert len(run(swept.views.of_each(swept.names))) == COUNT
+    assert len(run(swept.views.views_of(swept.names))) == COUNT
     assert len(statements) == 2
     if engine.dialect.name == "sqlite":
         plans = db.read(lambda c: c.exec_driver_sql(
@@ -138,6 +138,6 @@ def test_of_the_generations_of_a_job_only_those_that_live_are_in_its_view(db: Op
     db.write(generations.update, "gang-001", 1, phase=GenerationPhase.ENDED, ended_s=clock())
     newer = made.generation(("w1", "node-1"), job="gang-001", number=2, phase=GenerationPhase.PLANNED, running_s=None)
     db.write(generations.insert, newer)
-    view = run(swept.views.of("gang-001"))
+    view = run(swept.views.view_of("gang-001"))
     assert view is not None and [each.number for each in view.generations] == [2]
     assert db.read(generations.get, "gang-001", 1) is not None and db.read(generations.get, "gang-001", 3) is None

@@ -347,7 +347,7 @@ def test_a_change_of_a_node_is_kept_until_it_was_taken_in_and_the_other_nodes_go
 ) -> None:
     clock = Hurried()
     failed: list[str] = []
-    take = NodeRegistry.take
+    take = NodeRegistry.apply_change
 
     async def at_first_not(self: NodeRegistry, event: NodeChange) -> None:
         if isinstance(event, NodeLost) and len(failed) < 3:
@@ -355,7 +355,7 @@ def test_a_change_of_a_node_is_kept_until_it_was_taken_in_and_the_other_nodes_go
             raise ValueError("ours")
         await take(self, event)
 
-    monkeypatch.setattr(NodeRegistry, "take", at_first_not)
+    monkeypatch.setattr(NodeRegistry, "apply_change", at_first_not)
 
     async def scene() -> None:
         async with Platform(db.store, clock) as platform:

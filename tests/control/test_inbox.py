@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from fairlead import wire
 from fairlead.agent.protocol import BackendEvent, NodeJoined, NodeLost, WorkerEvent
-from fairlead.control.reconcile.inbox import AS_THEY_COME, MOST_OF_A_NODE, MOST_OF_ONE, MOST_STEPS, Inbox, thinned
+from fairlead.control.reconcile.inbox import (
+    MAX_PER_NODE,
+    MAX_PER_WORKER,
+    MOST_STEPS,
+    UNMERGED_REPORTS,
+    Inbox,
+    thin_steps,
+)
 
 
 class Node:
@@ -30,7 +37,7 @@ def said(events: list[BackendEvent]) -> list[object]:
 def test_in_quiet_times_everything_is_handed_on_as_it_was_said() -> None:
     inbox = Inbox()
     node = Node("node-0", inbox)
-    bodies = [wire.Joined(1, 0), *(progress(step) for step in range(AS_THEY_COME - 1)), wire.Finished(1, 9)]
+    bodies = [wire.Joined(1, 0), *(progress(step) for step in range(UNMERGED_REPORTS - 1)), wire.Finished(1, 9)]
     for body in bodies:
         node.says(body)
     assert said(inbox.take()) == bodies
@@ -44,7 +51,7 @@ def test_reports_that_wait_for_long_are_merged_into_the_newest_with_a_thinned_hi
         node.says(progress(step))
         node.says(progress(step, history=False))
         node.says(wire.Snapshot(1, step, "memory", 10, 0.1))
-    assert len(inbox) <= AS_THEY_COME + 3
+    assert len(inbox) <= UNMERGED_REPORTS + 3
     events = inbox.take()
     assert [event.sequence for event in events] == sorted(event.sequence for event in events)  # type: ignore[union-attr]
     newest = [body for body in said(events) if isinstance(body, wire.Progress) and body.steps][-1]
@@ -74,13 +81,13 @@ def test_what_a_generation_reported_is_not_merged_with_what_the_next_one_does() 
 def test_a_worker_that_says_too_much_fails_its_job_and_its_end_is_heard_all_the_same() -> None:
     inbox = Inbox()
     node = Node("node-0", inbox)
-    for _ in range(10 * MOST_OF_ONE):
+    for _ in range(10 * MAX_PER_WORKER):
         node.says(wire.Ready(batch_size=10))
     node.says(wire.Exited(0))
     node.says(wire.Ready(), worker="w1", job="another")
-    assert len(inbox) == MOST_OF_ONE + 2
+    assert len(inbox) == MAX_PER_WORKER + 2
     bodies = said(inbox.take())
-    assert isinstance(raised := bodies[MOST_OF_ONE - 1], wire.Raised) and raised.permanent
+    assert isinstance(raised := bodies[MAX_PER_WORKER - 1], wire.Raised) and raised.permanent
     assert bodies[-2:] == [wire.Exited(0), wire.Ready()]
     node.says(wire.Ready())
     assert said(inbox.take()) == [wire.Ready()], "what was taken in counts no longer"
@@ -89,14 +96,14 @@ def test_a_worker_that_says_too_much_fails_its_job_and_its_end_is_heard_all_the_
 def test_a_node_that_floods_keeps_no_other_waiting_for_more_than_a_turn() -> None:
     inbox = Inbox()
     loud, quiet = Node("loud", inbox), Node("quiet", inbox)
-    for number in range(5 * MOST_OF_A_NODE):
+    for number in range(5 * MAX_PER_NODE):
         loud.says(wire.Exited(0), worker=f"w{number}")
     quiet.says(wire.Exited(0))
     first = inbox.take()
-    assert len(first) == MOST_OF_A_NODE + 1 and first[-1].node == "quiet"
+    assert len(first) == MAX_PER_NODE + 1 and first[-1].node == "quiet"
     rest = [event for _ in range(4) for event in inbox.take()]
     numbers = [event.sequence for event in [*first, *rest] if isinstance(event, WorkerEvent) and event.node == "loud"]
-    assert numbers == list(range(1, 5 * MOST_OF_A_NODE + 1)) and len(inbox) == 0
+    assert numbers == list(range(1, 5 * MAX_PER_NODE + 1)) and len(inbox) == 0
 
 
 def test_changes_of_a_node_stay_in_order_with_what_was_said_on_it() -> None:
@@ -112,5 +119,5 @@ def test_changes_of_a_node_stay_in_order_with_what_was_said_on_it() -> None:
 
 def test_thinning_keeps_the_first_step_and_the_newest_half() -> None:
     steps = [{"step": float(number)} for number in range(100)]
-    kept = [row["step"] for row in thinned(steps, 60)]
+    kept = [row["step"] for row in thin_steps(steps, 60)]
     assert len(kept) <= 60 and kept[0] == 0.0 and kept[-30:] == [float(number) for number in range(70, 100)]

@@ -26,9 +26,9 @@ class Played:
         ends_s = self.now_s + for_s
         while self.now_s < ends_s:
             gangs = [gang, *others]
-            self.company.sit(gangs, {one.job for one in gangs})
-            self.company.hear(gang.job, wire.Progress(gang.generation, int(self.step), 10_000))
-            told |= self.company.look(self.now_s)
+            self.company.set_placements(gangs, {one.job for one in gangs})
+            self.company.record_progress(gang.job, wire.Progress(gang.generation, int(self.step), 10_000))
+            told |= self.company.close_windows(self.now_s)
             self.now_s += 1.0
             self.step += speed
         return told
@@ -67,6 +67,6 @@ def test_a_job_that_is_gone_is_forgotten_but_not_what_was_learned() -> None:
     played = Played()
     played.run(10.0)
     played.run(5.0, LOUD)
-    played.company.sit([], set())
+    played.company.set_placements([], set())
     assert played.company.table["victim", "loud"] == pytest.approx(0.5, abs=0.05)
     assert played.run(2.0, LOUD) == {}, "its namesake has to be seen alone first"

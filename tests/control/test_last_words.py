@@ -13,7 +13,7 @@ from fairlead import wire
 from fairlead.agent.protocol import NodeJoined, NodeLost
 from fairlead.control.reconcile import node_registry
 from fairlead.control.reconcile.gang_registry import GangRegistry
-from fairlead.control.reconcile.node_registry import CATCH_UP_S, NodeRegistry, adopted
+from fairlead.control.reconcile.node_registry import CATCH_UP_S, NodeRegistry, adopted_worker
 from fairlead.control.records import Job, JobPhase
 from tests.control.puppets import Hurried, Platform, quick_loop
 from tests.control.stores import Clock, Opened, a_job, run
@@ -103,27 +103,29 @@ def test_gangs_wait_for_the_last_words_of_a_node_and_not_for_ever(db: Opened, mo
     engine: Any = Releases()
     found = NodeRegistry(db.store, engine, GangRegistry({}, {}, {}), clock)
     gone = wire.WorkerStatus("job", "w0", 0, 1, "gone")
-    run(found.take(NodeJoined("node-0", "one", [gone], 7)))
-    run(found.take(NodeJoined("node-1", "one", [wire.WorkerStatus("job", "w1", 0, 1, "joined")], 7)))
-    assert found.undecided == {"node-0"}, "nothing is concluded from workers that live"
-    assert not found.heard("node-0", "one", 6) and not found.heard("node-0", "another", 7)
-    assert found.undecided == {"node-0"}
-    assert found.heard("node-0", "one", 7) and not found.heard("node-0", "one", 8), "it says so once"
-    assert not found.undecided
-    run(found.take(NodeJoined("node-0", "one", [gone], 7)))
+    run(found.apply_change(NodeJoined("node-0", "one", [gone], 7)))
+    run(found.apply_change(NodeJoined("node-1", "one", [wire.WorkerStatus("job", "w1", 0, 1, "joined")], 7)))
+    assert found.uncertain == {"node-0"}, "nothing is concluded from workers that live"
+    assert not found.events_taken_in("node-0", "one", 6) and not found.events_taken_in("node-0", "another", 7)
+    assert found.uncertain == {"node-0"}
+    assert found.events_taken_in("node-0", "one", 7) and not found.events_taken_in("node-0", "one", 8), (
+        "it says so once"
+    )
+    assert not found.uncertain
+    run(found.apply_change(NodeJoined("node-0", "one", [gone], 7)))
     clock.now_s += CATCH_UP_S
-    assert not found.undecided, "what it does not tell for so long it will not tell"
+    assert not found.uncertain, "what it does not tell for so long it will not tell"
     clock.now_s -= CATCH_UP_S
-    run(found.take(NodeLost("node-0", "one", "gone")))
-    assert not found.undecided and not found.heard("node-0", "one", 7)
+    run(found.apply_change(NodeLost("node-0", "one", "gone")))
+    assert not found.uncertain and not found.events_taken_in("node-0", "one", 7)
 
 
 def test_a_worker_is_adopted_with_what_its_node_knows_of_its_end() -> None:
-    lives = adopted("node-0", wire.WorkerStatus("job", "w0", 1, 3, "joined"), 50.0)
+    lives = adopted_worker("node-0", wire.WorkerStatus("job", "w0", 1, 3, "joined"), 50.0)
     assert (lives.phase, lives.generation, lives.device, lives.alive) == ("joined", 3, 1, True)
-    ended = adopted("node-0", wire.WorkerStatus("job", "w0", 1, 3, "gone"), 50.0)
+    ended = adopted_worker("node-0", wire.WorkerStatus("job", "w0", 1, 3, "gone"), 50.0)
     assert (ended.phase, ended.lost, ended.cause, ended.finished_s) == ("left", True, "unknown", None)
-    finished = adopted("node-0", wire.WorkerStatus("job", "w0", 1, 3, "gone", finished_ago_s=4.0), 50.0)
+    finished = adopted_worker("node-0", wire.WorkerStatus("job", "w0", 1, 3, "gone", finished_ago_s=4.0), 50.0)
     assert (finished.phase, finished.lost, finished.alive, finished.finished_s) == ("finished", False, False, 46.0)
-    lingers = adopted("node-0", wire.WorkerStatus("job", "w0", 1, 3, "finished", finished_ago_s=4.0), 50.0)
+    lingers = adopted_worker("node-0", wire.WorkerStatus("job", "w0", 1, 3, "finished", finished_ago_s=4.0), 50.0)
     assert (lingers.phase, lingers.alive, lingers.finished_s) == ("finished", True, 46.0)

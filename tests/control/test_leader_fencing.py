@@ -13,7 +13,7 @@ from fairlead.control.reconcile import leader_fencing
 
 
 def test_this_process_is_not_gone() -> None:
-    assert not leader_fencing.gone(leader_fencing.this_process())
+    assert not leader_fencing.is_gone(leader_fencing.this_process())
 
 
 def test_a_killed_process_is_gone_even_before_it_is_reaped() -> None:
@@ -22,18 +22,18 @@ def test_a_killed_process_is_gone_even_before_it_is_reaped() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         holder = child.stdout.readline().strip()
-        assert not leader_fencing.gone(holder)
+        assert not leader_fencing.is_gone(holder)
         child.kill()
         child.stdout.read()
         deadline = child.wait  # reaped below; until then it is a zombie, which counts as gone
-        while not leader_fencing.gone(holder):
+        while not leader_fencing.is_gone(holder):
             deadline(timeout=60)
-    assert leader_fencing.gone(holder)
+    assert leader_fencing.is_gone(holder)
 
 
 def test_a_holder_on_another_machine_is_never_said_to_be_gone() -> None:
-    assert not leader_fencing.gone("other-boot:4026531836/1/12345")
-    assert not leader_fencing.gone("something else")
+    assert not leader_fencing.is_gone("other-boot:4026531836/1/12345")
+    assert not leader_fencing.is_gone("something else")
 
 
 @pytest.mark.parametrize("how", ["stopped", "at work"])
@@ -47,7 +47,7 @@ def test_only_a_stopped_holder_is_fenced(how: str) -> None:
             child.send_signal(signal.SIGSTOP)
             os.waitpid(child.pid, os.WUNTRACED)
         leader_fencing.fence(holder.rpartition("/")[0] + "/1")  # another process of the same number, long ago
-        assert not leader_fencing.gone(holder)
+        assert not leader_fencing.is_gone(holder)
         leader_fencing.fence(holder)
         child.communicate("\n", timeout=60)
         assert child.returncode == (-signal.SIGKILL if how == "stopped" else 0)

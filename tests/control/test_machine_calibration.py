@@ -25,19 +25,19 @@ MEASURED = {
 
 def test_what_was_measured_is_read_and_what_is_damaged_is_not(tmp_path: Path) -> None:
     gauge = StoredCalibration(Home(tmp_path), shared=True)
-    assert gauge.wanted
-    assert not gauge.machine().sure
+    assert gauge.needs_measuring
+    assert not gauge.machine().measured_here
     file = tmp_path / "profiles" / "node.json"
     file.parent.mkdir()
     for broken in ("{", "{}", '{"flops_per_s": 3}'):
         file.write_text(broken)
-        assert not gauge.machine().sure
+        assert not gauge.machine().measured_here
     file.write_text(json.dumps(MEASURED))
     os.utime(file, (1, 1))  # another moment than that of the damaged one, whatever the clock's grain
-    assert gauge.machine().sure
-    states = [gauge.wanted]
+    assert gauge.machine().measured_here
+    states = [gauge.needs_measuring]
     gauge.doubt()
-    states.append(gauge.wanted)
+    states.append(gauge.needs_measuring)
     assert states == [False, True]
 
 
@@ -76,7 +76,7 @@ def test_a_measurement_that_failed_or_makes_no_sense_replaces_nothing(
     gauge.doubt()
     (folder / "node.part").write_text(json.dumps(MEASURED))
     ends = "false"
-    assert not run(gauge.measure()) and gauge.wanted
+    assert not run(gauge.measure()) and gauge.needs_measuring
     ends = "true"
-    assert run(gauge.measure()) and gauge.machine().sure and not gauge.wanted
+    assert run(gauge.measure()) and gauge.machine().measured_here and not gauge.needs_measuring
     assert [path.name for path in folder.iterdir()] == ["node.json"], "it is not in doubt any more"

@@ -18,7 +18,7 @@ from fairlead.agent.protocol import Backend, LaunchOrder, NotStarted
 from fairlead.cluster import DEVICE, Gang, Member, Node
 from fairlead.control.accounting import ledger
 from fairlead.control.plans import plan_cache
-from fairlead.control.plans.gang_plans import SOON_S, Plans
+from fairlead.control.plans.gang_plans import ROUND_WAIT_S, Plans
 from fairlead.control.plans.model_profiles import store_profile
 from fairlead.control.plans.plan_questions import ChooseQuestion, ChosenPlan, Model
 from fairlead.control.plans.planner_process import InlinePlanner, Planner, PlannerFailed
@@ -26,10 +26,10 @@ from fairlead.control.reconcile import gang_actions, next_generation
 from fairlead.control.reconcile.gang_executor import GangExecutor
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import GangView, WorkerFact
-from fairlead.control.reconcile.next_generation import BETTER_PLAN, Seated
+from fairlead.control.reconcile.next_generation import BETTER_PLAN, SeatedGang
 from fairlead.control.reconcile.rendezvous import Rendezvous
 from fairlead.control.reconcile.round_store import apply_round, read_state
-from fairlead.control.reconcile.seats import seated
+from fairlead.control.reconcile.seats import seat_gangs
 from fairlead.control.records import OFFERED, Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store import ledger as lines
@@ -116,8 +116,8 @@ def test_a_gang_that_runs_is_not_failed_by_a_size_for_which_there_is_no_plan(db:
     job = submit(db, a_job("a", phase=JobPhase.RUNNING, generation=1, max_workers=4))
     newest = replace(made.generation(("w0", "node-0")), job=job.id, plan=told("single", 1))
     db.write(generations.insert, newest)
-    gang = Seated(job, FOUR, STARTS, newest, 4, ChosenPlan(None, refused="pp was asked for and cannot run"))
-    assert db.write(next_generation.store, gang, NODES, 5.0, set(), {}) is False
+    gang = SeatedGang(job, FOUR, STARTS, newest, 4, ChosenPlan(None, refused="pp was asked for and cannot run"))
+    assert db.write(next_generation.store_generation, gang, NODES, 5.0, set(), {}) is False
     after, (same,) = db.read(jobs.get, job.id), db.read(generations.of_job, job.id)
     assert after is not None and after.phase is JobPhase.RUNNING
     assert same.enough, "nor is it offered that again in each round"
@@ -127,10 +127,10 @@ def test_a_gang_gets_a_new_generation_with_the_same_workers_for_a_better_plan_on
     job = submit(db, a_job("a", phase=JobPhase.RUNNING, generation=1, max_workers=4))
     newest = replace(made.generation(("w0", "node-0"), ("w1", "node-0")), job=job.id, plan=told("dp2", 2))
     db.write(generations.insert, newest)
-    stays = Seated(job, newest.members, STARTS, newest, choice=ChosenPlan(told("tp2", 2)))
-    assert db.write(next_generation.store, stays, NODES, 5.0, set(), {}) is False
+    stays = SeatedGang(job, newest.members, STARTS, newest, choice=ChosenPlan(told("tp2", 2)))
+    assert db.write(next_generation.store_generation, stays, NODES, 5.0, set(), {}) is False
     better = replace(stays, reason=Reason(BETTER_PLAN, "tp2 instead of dp2"))
-    assert db.write(next_generation.store, better, NODES, 5.0, set(), {}) is True
+    assert db.write(next_generation.store_generation, better, NODES, 5.0, set(), {}) is True
     _, new = db.read(generations.of_job, job.id)
     assert new.plan is not None and (new.plan["id"], new.workers) == ("tp2", newest.workers)
     after = db.read(jobs.get, job.id)
@@ -187,13 +187,13 @@ def test_devices_that_the_plan_leaves_idle_go_back_and_are_not_given_again_in_ea
 def test_who_gets_four_devices_and_uses_one_keeps_what_was_demanded(db: Opened) -> None:
     job = a_job("a", min_workers=2, max_workers=4)
     stored = next_generation.next_generation(
-        Seated(job, FOUR, STARTS, choice=ChosenPlan(told("single", 1), (2,))), NODES, 5.0, set()
+        SeatedGang(job, FOUR, STARTS, choice=ChosenPlan(told("single", 1), (2,))), NODES, 5.0, set()
     )
     assert [(m.worker, m.rank) for m in stored.members] == [("w2", 0), ("w0", 1)]
     assert [m.worker for m in stored.at_work] == ["w2"]
     rigid = replace(job, min_workers=4)
     whole = next_generation.next_generation(
-        Seated(rigid, FOUR, STARTS, choice=ChosenPlan(told("single", 1), (2,))), NODES, 5.0, set()
+        SeatedGang(rigid, FOUR, STARTS, choice=ChosenPlan(told("single", 1), (2,))), NODES, 5.0, set()
     )
     assert len(whole.members) == 4 and not whole.enough
 
@@ -204,10 +204,10 @@ def test_a_known_model_is_not_given_what_it_would_give_back(db: Opened, clock: C
     db.write(jobs.update, "a", total_steps=1_000_000, batch_size=64)
     plans = Plans(db.store, lambda: NODES, clock, planner=InlinePlanner())
 
-    async def a_round(known: GangRegistry) -> dict[str, Seated]:
+    async def a_round(known: GangRegistry) -> dict[str, SeatedGang]:
         state = await read_state(db.store, clock(), NODES, known, frozenset(), None, plans.curve, plans.refresh)
         decided = decide(state.cluster)
-        gangs = await plans.chosen(seated(state, decided), {})
+        gangs = await plans.choose_plans(seat_gangs(state, decided), {})
         await db.store.write(lambda connection: apply_round(connection, state, decided, gangs))
         return gangs
 
@@ -233,7 +233,7 @@ def test_what_is_given_back_is_charged_until_then(db: Opened, clock: Clock) -> N
     known = GangRegistry({job.id: dict(facts)}, {}, {})
     hands = GangExecutor(db.store, cast(Backend, None), known, made.worker_order, dict, clock)
     action = gang_actions.BeginJoin(planned, None)
-    run(hands.do(action, GangView(job, [planned], facts, frozenset(), clock(), frozenset())))
+    run(hands.execute(action, GangView(job, [planned], facts, frozenset(), clock(), frozenset())))
     met = db.read(generations.of_job, job.id)[-1]
     assert [member.worker for member in met.members] == ["w0"]
     assert db.read(lines.attained, clock(), 1e12) == {"vision": pytest.approx(10.0, abs=0.01)}
@@ -259,12 +259,12 @@ class Slow(InlinePlanner):
             answer.set_result(question.answer())
 
 
-def known_gangs(db: Opened, count: int, **fields: Any) -> dict[str, Seated]:
+def known_gangs(db: Opened, count: int, **fields: Any) -> dict[str, SeatedGang]:
     found = {}
     for at in range(count):
         job = submit(db, a_job(f"j{at}", id=f"j{at}", max_workers=2, facts={"model": "same", **fields}))
         members = tuple(Member(f"w{rank}", rank, f"node-{(at + rank) % 2}", 0) for rank in range(2))
-        found[job.id] = Seated(job, members, STARTS)
+        found[job.id] = SeatedGang(job, members, STARTS)
     db.write(store_profile, next(iter(found.values())).job, wire.Profiled(to_plain(TINY)), 0.0)
     return found
 
@@ -273,15 +273,15 @@ def test_a_round_waits_for_no_slow_planner_and_what_comes_late_is_there_the_next
     planner = Slow()
     plans, gangs = Plans(db.store, lambda: NODES, clock, planner=cast(Planner, planner)), known_gangs(db, 8)
 
-    async def play() -> tuple[float, dict[str, Seated], dict[str, Seated]]:
+    async def play() -> tuple[float, dict[str, SeatedGang], dict[str, SeatedGang]]:
         began_s = time.monotonic()
-        late = await plans.chosen(gangs, {})
+        late = await plans.choose_plans(gangs, {})
         took_s = time.monotonic() - began_s
         planner.answer()
-        return took_s, late, await plans.chosen(gangs, {})
+        return took_s, late, await plans.choose_plans(gangs, {})
 
     took_s, late, soon = run(play())
-    assert took_s < 4 * SOON_S, "all are waited for together"
+    assert took_s < 4 * ROUND_WAIT_S, "all are waited for together"
     for gang in late.values():
         assert gang.choice is not None and gang.choice.plan is not None
         assert (gang.choice.plan["id"], gang.choice.plan["reason"]) == ("dp2", "whole copies: the planner is busy")
@@ -307,7 +307,7 @@ def test_a_failure_that_came_late_is_told_to_who_asks_next_and_then_the_model_re
     async def play() -> list[str]:
         reasons = []
         for _ in range(3):
-            (gang,) = (await plans.chosen(gangs, {})).values()
+            (gang,) = (await plans.choose_plans(gangs, {})).values()
             assert gang.choice is not None and gang.choice.plan is not None
             reasons.append(gang.choice.plan["reason"])
             if not planner.asked[0][1].done():
@@ -321,7 +321,7 @@ def test_a_failure_that_came_late_is_told_to_who_asks_next_and_then_the_model_re
 
 def test_a_plan_that_only_the_planner_can_make_is_waited_for(db: Opened, clock: Clock) -> None:
     plans = Plans(db.store, lambda: NODES, clock, planner=cast(Planner, Slow()))
-    (gang,) = run(plans.chosen(known_gangs(db, 1, plan="tp"), {})).values()
+    (gang,) = run(plans.choose_plans(known_gangs(db, 1, plan="tp"), {})).values()
     assert gang.choice is None, "it is asked for again before its ranks meet"
 
 
@@ -336,5 +336,5 @@ def test_an_error_about_one_gang_fails_no_other(db: Opened, clock: Clock, monkey
 
     monkeypatch.setattr(plans, "known", known)
     failed: dict[str, Exception] = {}
-    assert set(run(plans.chosen(gangs, failed))) == {"j1"}
+    assert set(run(plans.choose_plans(gangs, failed))) == {"j1"}
     assert set(failed) == {"j0"}

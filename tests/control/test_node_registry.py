@@ -48,28 +48,30 @@ def roster(db: Opened) -> tuple[NodeRegistry, Engine, GangRegistry]:
 def test_a_node_is_reachable_asleep_or_lost_and_until_then_undecided(db: Opened) -> None:
     found, _, _ = roster(db)
     run(found.refresh())
-    assert found.undecided == {"node-0", "node-1"}
+    assert found.uncertain == {"node-0", "node-1"}
     for name in ("node-0", "node-1"):
-        run(found.take(NodeJoined(name, "one", ())))
-    assert found.reachable == {"node-0", "node-1"} and not found.undecided
-    run(found.take(NodeSlept("node-1", "one")))
-    assert found.reachable == {"node-0"} and found.asleep == {"node-1"} and not found.undecided
+        run(found.apply_change(NodeJoined(name, "one", ())))
+    assert found.reachable == {"node-0", "node-1"} and not found.uncertain
+    run(found.apply_change(NodeSlept("node-1", "one")))
+    assert found.reachable == {"node-0"} and found.asleep == {"node-1"} and not found.uncertain
     assert found.nodes["node-1"].asleep and found.nodes["node-1"].schedulable, "gangs may be seated there"
-    run(found.take(NodeJoined("node-1", "two", (), woken_in_s=2.0)))
+    run(found.apply_change(NodeJoined("node-1", "two", (), woken_in_s=2.0)))
     assert found.asleep == frozenset() and db.read(lambda c: node_sleep.between(c, 0.0, 99.0))[0].woken_in_s == 2.0
-    run(found.take(NodeLost("node-0", "one", "gone")))
+    run(found.apply_change(NodeLost("node-0", "one", "gone")))
     assert found.nodes["node-0"].state is NodeState.LOST and found.reachable == {"node-1"}
 
 
 def test_only_nodes_without_workers_are_sent_to_sleep(db: Opened) -> None:
     found, engine, known = roster(db)
     for name in ("node-0", "node-1"):
-        run(found.take(NodeJoined(name, "one", ())))
+        run(found.apply_change(NodeJoined(name, "one", ())))
     known.workers_of("job")["w0"] = WorkerFact("node-0", "starting")
     why = Reason("sleeps", "nobody needs it")
 
     async def scene() -> None:
-        found.rest([Sleep("node-0", why), Sleep("node-1", why), Sleep("node-2", why), Wake("node-1", why)])
+        found.apply_sleep_decisions(
+            [Sleep("node-0", why), Sleep("node-1", why), Sleep("node-2", why), Wake("node-1", why)]
+        )
         await asyncio.gather(*found._commands)
 
     run(scene())
@@ -101,9 +103,9 @@ def test_a_node_that_does_not_answer_or_cannot_be_let_sleep_holds_up_no_pass(db:
 
     async def scene() -> None:
         async with asyncio.timeout(20.0):
-            await found.take(NodeJoined("node-0", "one", [stray]))
-            await found.take(NodeJoined("node-1", "one", ()))
-            found.rest([Sleep("node-1", Reason("sleeps", "nobody needs it"))])
+            await found.apply_change(NodeJoined("node-0", "one", [stray]))
+            await found.apply_change(NodeJoined("node-1", "one", ()))
+            found.apply_sleep_decisions([Sleep("node-1", Reason("sleeps", "nobody needs it"))])
             while len(found._commands) > 1:
                 await asyncio.sleep(0)
             assert engine.asked == ["node-0", "node-1"] and "node-0" in found.reachable
@@ -115,20 +117,20 @@ def test_a_node_that_does_not_answer_or_cannot_be_let_sleep_holds_up_no_pass(db:
 def test_nodes_drop_the_state_of_jobs_that_have_ended_and_of_no_other(db: Opened) -> None:
     found, engine, _ = roster(db)
     for name in ("node-0", "node-1"):
-        run(found.take(NodeJoined(name, "one", ())))
+        run(found.apply_change(NodeJoined(name, "one", ())))
     waits, ended = submit(db, a_job("waits")), submit(db, a_job("ended"))
     db.write(lambda connection: jobs.update(connection, ended.id, phase=JobPhase.CANCELLED))
     labels = [f"vision/snapshot/{waits.id}", "vision/snapshot/unknown", "vision/snapshot/../../etc", "vision/dataset/x"]
     found.telemetry["node-0"] = wire.Telemetry(0.0, 0, resident=dict.fromkeys(labels, 9))
     found.telemetry["node-1"] = wire.Telemetry(0.0, 0, resident={f"vision/snapshot/{ended.id}": 9})
-    run(found.clear())
+    run(found.drop_unneeded_data())
     assert engine.forgot == [(ended.id, "node-1")]
 
 
 def test_data_that_was_dropped_goes_from_all_nodes_at_once_and_again_while_one_still_has_some(db: Opened) -> None:
     found, engine, _ = roster(db)
     for name in ("node-0", "node-1"):
-        run(found.take(NodeJoined(name, "one", ())))
+        run(found.apply_change(NodeJoined(name, "one", ())))
     found.telemetry["node-1"] = wire.Telemetry(
         0.0, 0, resident={"vision/dataset/bank@01": 9, "text/dataset/bank@02": 9}
     )
@@ -142,9 +144,9 @@ def test_data_that_was_dropped_goes_from_all_nodes_at_once_and_again_while_one_s
     both = ["dataset/bank@01", "dataset/bank@02"]
     assert sorted(engine.discarded) == [("vision", both, "node-0"), ("vision", both, "node-1")]
     engine.discarded.clear()
-    run(found.clear())
+    run(found.drop_unneeded_data())
     assert engine.discarded == [("vision", ["dataset/bank@01"], "node-1")], "somebody had it open"
     engine.discarded.clear()
     found.telemetry["node-1"] = wire.Telemetry(0.0, 0)
-    run(found.clear())
+    run(found.drop_unneeded_data())
     assert engine.discarded == []

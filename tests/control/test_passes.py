@@ -16,8 +16,8 @@ from fairlead.agent.protocol import NodeJoined, NodeLost
 from fairlead.control.reconcile.gang_executor import GangExecutor
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import GangView, TellLeave, WorkerFact
-from fairlead.control.reconcile.inbox import MOST_OF_ONE
-from fairlead.control.reconcile.node_incarnations import GONE_S, EndedIncarnations
+from fairlead.control.reconcile.inbox import MAX_PER_WORKER
+from fairlead.control.reconcile.node_incarnations import KEEP_CURSOR_S, EndedIncarnations
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.store import jobs, nodes
 from tests.control import made
@@ -96,7 +96,7 @@ def test_progress_of_gangs_makes_nobody_look_at_them(db: Opened) -> None:
 
 def test_a_worker_that_floods_the_inbox_fails_its_own_job_and_the_others_end_well(db: Opened) -> None:
     clock = Hurried()
-    flood = [wire.Ready(batch_size=10) for _ in range(20 * MOST_OF_ONE)]
+    flood = [wire.Ready(batch_size=10) for _ in range(20 * MAX_PER_WORKER)]
 
     def floods(told: wire.ToWorker | None) -> Sequence[Body]:
         return [*flood, *trains_on(told)] if isinstance(told, wire.Join) else trains_on(told)
@@ -174,7 +174,7 @@ def test_a_gang_that_changes_its_size_for_ever_is_remembered_by_what_it_was_told
     for number in range(1, 200):
         job, generation = made.job(generation=number), made.generation(("w0", "node-0"), number=number)
         view = GangView(job, [generation], known.workers_of(job.id), frozenset(), 0.0, frozenset())
-        run(carry_out.do(TellLeave(generation, (), snapshot=False), view))
+        run(carry_out.execute(TellLeave(generation, (), snapshot=False), view))
     assert known.commands_sent["mlp-abc234"] == {"leave:197", "leave:198", "leave:199"}
 
 
@@ -188,9 +188,9 @@ def test_cursors_of_incarnations_go_when_they_are_gone_for_long(db: Opened) -> N
     seen = db.read(nodes.cursors)
     gone = EndedIncarnations(db.store, seen, clock)
     present = ["node-0", "node-1"]
-    gone.note(NodeJoined("node-0", "now", []), present)
-    gone.note(NodeJoined("node-1", "now", []), present)
-    clock.advance(GONE_S - 1.0)
+    gone.node_changed(NodeJoined("node-0", "now", []), present)
+    gone.node_changed(NodeJoined("node-1", "now", []), present)
+    clock.advance(KEEP_CURSOR_S - 1.0)
     run(gone.forget())
     assert len(seen) == 4, "a message of it may still be on its way"
     clock.advance(1.0)
@@ -203,10 +203,10 @@ def test_the_cursor_of_an_incarnation_that_comes_back_in_time_stays(db: Opened) 
     db.write(nodes.advance_cursor, "node-0", "now", 7)
     seen = db.read(nodes.cursors)
     gone = EndedIncarnations(db.store, seen, clock)
-    gone.note(NodeLost("node-0", "now", "silent"), ["node-0"])
-    clock.advance(GONE_S / 2)
-    gone.note(NodeJoined("node-0", "now", []), ["node-0"])
-    clock.advance(GONE_S)
+    gone.node_changed(NodeLost("node-0", "now", "silent"), ["node-0"])
+    clock.advance(KEEP_CURSOR_S / 2)
+    gone.node_changed(NodeJoined("node-0", "now", []), ["node-0"])
+    clock.advance(KEEP_CURSOR_S)
     run(gone.forget())
     assert seen == {("node-0", "now"): 7}
 
@@ -218,8 +218,8 @@ def test_a_node_that_comes_again_and_again_leaves_as_many_cursors_as_an_hour_has
     for number in range(300):
         seen["node-0", f"i{number}"] = 1
         db.write(nodes.advance_cursor, "node-0", f"i{number}", 1)
-        gone.note(NodeJoined("node-0", f"i{number}", []), ["node-0"])
+        gone.node_changed(NodeJoined("node-0", f"i{number}", []), ["node-0"])
         clock.advance(60.0)
         run(gone.forget())
-    assert len(seen) <= GONE_S / 60.0 + 1
+    assert len(seen) <= KEEP_CURSOR_S / 60.0 + 1
     assert len(db.read(nodes.cursors)) == len(seen)

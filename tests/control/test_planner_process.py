@@ -18,7 +18,7 @@ from fairlead.control.plans.plan_questions import (
     Model,
     ReviewQuestion,
 )
-from fairlead.control.plans.planner_process import PlannerFailed, PlannerProcess, Work
+from fairlead.control.plans.planner_process import PlannerFailed, PlannerProcess, ProcessSpec
 from fairlead.control.plans.replanning import Review
 from fairlead.planning.profiles import to_plain
 from tests.control import made
@@ -63,7 +63,7 @@ def test_a_model_that_makes_no_sense_is_an_answer_and_the_process_lives(planner:
 
 
 def test_a_question_that_takes_too_much_computing_ends_the_process_and_the_next_one_gets_another() -> None:
-    planner = PlannerProcess(Work(cpu_s=0.001))
+    planner = PlannerProcess(ProcessSpec(cpu_s=0.001))
     try:
         with pytest.raises(PlannerFailed, match="computing"):
             for _ in range(1000):  # a quick one may get through
@@ -76,7 +76,7 @@ def test_a_question_that_takes_too_much_computing_ends_the_process_and_the_next_
 
 
 def test_a_question_that_takes_too_long_is_given_up() -> None:
-    planner = PlannerProcess(Work(wall_s=0.0))
+    planner = PlannerProcess(ProcessSpec(wall_s=0.0))
     try:
         with pytest.raises(PlannerFailed, match="too long"):
             ask(planner, which(), ChosenPlan)
@@ -85,7 +85,7 @@ def test_a_question_that_takes_too_long_is_given_up() -> None:
 
 
 def test_tenants_are_served_in_turn_and_none_may_ask_without_end() -> None:
-    planner = PlannerProcess(Work(most_waiting=8))
+    planner = PlannerProcess(ProcessSpec(most_waiting=8))
     done: list[str] = []
 
     def asked_by(tenant: str) -> Future[Any]:

@@ -31,12 +31,12 @@ def test_a_job_whose_facts_cannot_be_understood_keeps_what_it_holds() -> None:
     poison: dict[str, Exception] = {}
     bad, good = made.job(id="bad", facts={"only": 5}), made.job(id="good", phase=JobPhase.QUEUED)
     live = {"bad": [made.generation(("w0", "node-0"), ("w1", "node-1"), job="bad")]}
-    state = cluster_state(0.0, [], [], {}, [bad, good], live, {}, frozenset(), {}, poison=poison)
+    state = cluster_state(0.0, [], [], {}, [bad, good], live, {}, frozenset(), {}, invalid_jobs=poison)
     held, waits = state.jobs
     assert (held.id, held.seats, held.frozen, held.elastic) == ("bad", ("node-0", "node-1"), True, False)
     assert waits.id == "good" and list(poison) == ["bad"]
     waiting = replace(bad, phase=JobPhase.QUEUED)
-    aside = cluster_state(0.0, [], [], {}, [waiting, good], {}, {}, frozenset(), {}, aside={"bad"})
+    aside = cluster_state(0.0, [], [], {}, [waiting, good], {}, {}, frozenset(), {}, quarantined={"bad"})
     assert [job.id for job in aside.jobs] == ["good"]
 
 

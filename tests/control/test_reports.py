@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from fairlead import wire
 from fairlead.agent.protocol import WorkerEvent
-from fairlead.control.reconcile.worker_events import BatchOutcome, says_little, store_events
+from fairlead.control.reconcile.worker_events import BatchOutcome, needs_no_store, store_events
 from fairlead.control.records import JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
 from tests.control import made
@@ -166,7 +166,7 @@ def heard(body: wire.FromWorker | wire.Exited, sequence: int = 1) -> WorkerEvent
     ],
 )
 def test_only_words_that_any_job_may_say_at_any_time_are_taken_in_without_a_look(body: Any, little: bool) -> None:
-    assert says_little(heard(body)) is little
+    assert needs_no_store(heard(body)) is little
 
 
 def test_the_words_of_a_command_that_ends_well_change_no_row_and_ask_for_no_round(db: Opened, clock: Clock) -> None:
@@ -176,7 +176,7 @@ def test_the_words_of_a_command_that_ends_well_change_no_row_and_ask_for_no_roun
     words = [heard(wire.Joined(1, 3), 1), heard(wire.Finished(1, 0), 2), heard(wire.Exited(0), 3)]
     found = taken(db, words, clock)
     assert db.read(jobs.get, NAMES[0]) == before
-    assert found.touched == {NAMES[0]} and not found.refused and not found.asks
+    assert found.touched == {NAMES[0]} and not found.refused and not found.asks_for_round
     assert db.read(nodes.cursors) == {("node-0", "i1"): 3}
 
 
@@ -186,4 +186,4 @@ def test_a_worker_that_says_why_it_fails_is_judged_by_what_was_stored_just_befor
     found = taken(db, words, clock)
     job = db.read(jobs.get, NAMES[0])
     assert job is not None and job.phase is JobPhase.STOPPING and job.message is not None
-    assert "no such file" in job.message and found.asks
+    assert "no such file" in job.message and found.asks_for_round

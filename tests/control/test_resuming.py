@@ -87,7 +87,8 @@ def test_a_call_that_came_too_late_is_made_again_when_the_gang_has_left_again(db
     kinds = [(type(told).__name__, told.generation) for told in worker.told if not isinstance(told, wire.Quit)]
     assert kinds == [("Join", 1), ("Leave", 1), ("Join", 2), ("Leave", 1), ("Join", 2)]
     said = db.write(lambda connection: events.last(connection, job.id, "generation-resumed"))
-    assert said is not None and said.text == f"{job.id} resumed generation 1: it left, and no call to the next one came"
+    assert said is not None
+    assert said.text == f"{job.id} resumed generation 1: it left, but was never told to join the next one"
     lines = db.write(charged, job.id)
     assert len(lines) > 1 and all(earlier == later for (_, earlier), (later, _) in itertools.pairwise(lines)), lines
 

@@ -152,7 +152,11 @@ def launch(db: Opened, clock: Clock, vault: SecretVault, wanted: list[str]) -> t
     backend = Launching()
     known = GangRegistry({}, {}, {})
     hands = GangExecutor(db.store, cast(Backend, backend), known, made.worker_order, dict, clock, launch_secrets(vault))
-    run(hands.do(gang_state_machine.Start(generation), GangView(job, [generation], {}, frozenset(), 0.0, frozenset())))
+    run(
+        hands.execute(
+            gang_state_machine.Start(generation), GangView(job, [generation], {}, frozenset(), 0.0, frozenset())
+        )
+    )
     after = db.read(jobs.get, job.id)
     assert after is not None
     return after, backend.orders

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.control.plans.gang_hardware import Machine, gang_hardware, kinds, speed_of
-from fairlead.control.plans.speed_curves import SpeedCurves, paced, planned, pulled
+from fairlead.control.plans.gang_hardware import Machine, gang_hardware, hardware_by_type, speed_of
+from fairlead.control.plans.speed_curves import SpeedCurves, in_worker_units, planned_curve, scaled_to_measured
 from fairlead.control.reconcile.cluster_state import job_state
 from fairlead.planning.cost import plan_kind
 from fairlead.planning.plan_candidates import shapes
@@ -34,7 +34,7 @@ def test_workers_are_as_fast_as_the_cores_they_get() -> None:
 
 def test_devices_that_nobody_knows_are_not_planned_for() -> None:
     assert gang_hardware(nodes(2, kind="abacus"), {}, Machine()) is None
-    assert kinds(nodes(2, kind="abacus"), {}, Machine()) is None
+    assert hardware_by_type(nodes(2, kind="abacus"), {}, Machine()) is None
     cards = gang_hardware(nodes(2, kind="a100"), {}, Machine(shared=False))
     assert cards is not None
     assert cards.links[1].bytes_per_s < cards.links[0].bytes_per_s
@@ -48,7 +48,7 @@ MEASURED = {
 
 def test_other_machines_are_not_taken_for_the_one_that_was_measured() -> None:
     here, elsewhere = Machine(MEASURED), Machine(MEASURED, shared=False)
-    assert here.sure and not elsewhere.sure
+    assert here.measured_here and not elsewhere.measured_here
     found, typical = (gang_hardware(nodes(2), {}, machine) for machine in (here, elsewhere))
     assert found is not None and typical is not None
     assert found.devices["cpu"].flops("float32") == 1e9
@@ -60,8 +60,8 @@ def test_other_machines_are_not_taken_for_the_one_that_was_measured() -> None:
 
 def test_a_curve_is_that_of_plans_which_the_job_would_be_given() -> None:
     job = made.job(max_workers=4)
-    free = planned(HEAVY, {}, job, nodes(4), Machine())
-    alone = planned(HEAVY, {}, replace(job, facts={"plan": "single"}), nodes(4), Machine())
+    free = planned_curve(HEAVY, {}, job, nodes(4), Machine())
+    alone = planned_curve(HEAVY, {}, replace(job, facts={"plan": "single"}), nodes(4), Machine())
     assert free is not None and alone is not None
     assert alone.fastest(4) == pytest.approx(alone.fastest(1)) == pytest.approx(free.fastest(1))
     every = {
@@ -70,7 +70,7 @@ def test_a_curve_is_that_of_plans_which_the_job_would_be_given() -> None:
         for shape in shapes(HEAVY, planning.hardware(size))
         if shape.workers_used > 1
     }
-    banned = planned(HEAVY, {}, job, nodes(4), Machine(), every)
+    banned = planned_curve(HEAVY, {}, job, nodes(4), Machine(), every)
     assert banned is not None and banned.fastest(4) == pytest.approx(free.fastest(1))
 
 
@@ -80,8 +80,8 @@ def test_a_curve_is_drawn_anew_after_the_machine_was_measured_again_or_a_plan_fa
     slower = MEASURED | {"flops_per_s": {"float32": 5e8}}
     failed = replace(known, banned={"dp": "failed"})
     for machine, model in ((Machine(MEASURED), known), (Machine(slower), known), (Machine(slower), failed)):
-        curves.learn([(job, model)], nodes(4), machine)
-        drawn.append(curves.of(job))
+        curves.refresh([(job, model)], nodes(4), machine)
+        drawn.append(curves.curve_of(job))
     first, second, third = drawn
     assert first is not None and second is not None and third is not None
     assert second.unit < first.unit and third is not second
@@ -89,51 +89,51 @@ def test_a_curve_is_drawn_anew_after_the_machine_was_measured_again_or_a_plan_fa
 
 def test_a_curve_is_the_planners_until_something_was_measured() -> None:
     job = made.job(max_workers=4)
-    curve = planned(HEAVY, {}, job, nodes(4), Machine())
+    curve = planned_curve(HEAVY, {}, job, nodes(4), Machine())
     assert curve is not None
     assert curve.sizes == (1, 2, 3, 4)
     assert curve.fastest(4) > 2 * curve.fastest(1)
-    measured = pulled(curve, {2: curve.fastest(2) / 3})
+    measured = scaled_to_measured(curve, {2: curve.fastest(2) / 3})
     assert measured.fastest(2) == pytest.approx(curve.fastest(2) / 3)
     assert measured.fastest(4) == pytest.approx(curve.fastest(4) / 3)
 
 
 def test_a_curve_in_the_schedulers_units_is_that_of_one_worker() -> None:
-    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (80.0, 120.0))}))
+    pace = in_worker_units(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (80.0, 120.0))}))
     assert (pace.unit, pace.curve.fastest(1), pace.curve.fastest(2)) == (100.0, 1.0, 1.5)
 
 
 def test_jobs_of_which_the_same_is_known_share_one_curve() -> None:
     curves, known = SpeedCurves(lambda: 0.0), known_model(HEAVY)
     first, second = made.job(id="a"), made.job(id="b")
-    curves.learn([(first, known), (second, known)], nodes(4), Machine())
-    one = curves.of(first)
+    curves.refresh([(first, known), (second, known)], nodes(4), Machine())
+    one = curves.curve_of(first)
     assert one is not None
-    curves.learn([(first, known), (second, known)], nodes(4), Machine())
-    assert one is curves.of(first) is curves.of(second)
+    curves.refresh([(first, known), (second, known)], nodes(4), Machine())
+    assert one is curves.curve_of(first) is curves.curve_of(second)
     seen = {"b": 1.1, "a": 1.2}
     others = [replace(known, seen=dict(order), banned=dict(order)) for order in (seen.items(), sorted(seen.items()))]
     twins = [made.job(id="c", demand={"x": 1.0, "cpu": 1.0}), made.job(id="d", demand={"cpu": 1.0, "x": 1.0})]
-    curves.learn([*zip(twins, others, strict=True), (first, known), (second, known)], nodes(4), Machine())
+    curves.refresh([*zip(twins, others, strict=True), (first, known), (second, known)], nodes(4), Machine())
     assert curves._of["c"] == curves._of["d"] != curves._of["a"], "whatever the order in which it was learned"
     faster = replace(second, speeds={1: 10 * one.unit})
-    pulled_up = curves.of(faster)
+    pulled_up = curves.curve_of(faster)
     assert pulled_up is not None
     assert pulled_up.unit == pytest.approx(10 * one.unit, rel=0.1)
-    assert curves.of(replace(second, speeds={1: 10.001 * one.unit})) is pulled_up  # no new curve for every report
-    curves.learn([], nodes(4), Machine())
-    assert curves.of(first) is None
+    assert curves.curve_of(replace(second, speeds={1: 10.001 * one.unit})) is pulled_up  # no new curve for every report
+    curves.refresh([], nodes(4), Machine())
+    assert curves.curve_of(first) is None
 
 
 def test_curves_that_take_too_long_come_before_the_next_round() -> None:
     ticks = iter([0.0, 9.0, 9.0, 9.0, 9.0])
     curves = SpeedCurves(lambda: next(ticks))
-    curves.learn([(made.job(), known_model(HEAVY))], nodes(4), Machine())
-    assert curves.of(made.job()) is None
+    curves.refresh([(made.job(), known_model(HEAVY))], nodes(4), Machine())
+    assert curves.curve_of(made.job()) is None
 
 
 def test_with_a_curve_a_jobs_work_is_counted_in_its_units() -> None:
-    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (100.0, 150.0))}))
+    pace = in_worker_units(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (100.0, 150.0))}))
     state = job_state(trained(10, total=30), (), {}, cooling=False, pace=pace)
     assert (state.curve, state.work_left, state.work_done) == (pace.curve, 12.8, 6.4)
     promised = made.job(finish_by_s=1e9)

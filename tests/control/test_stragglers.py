@@ -10,7 +10,7 @@ from fairlead import wire
 from fairlead.cluster import Member
 from fairlead.control.reconcile.cluster_state import job_state
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
-from fairlead.control.reconcile.stragglers import SLOW_AFTER_S, SLOW_AGAIN_S, slow_seats, staying
+from fairlead.control.reconcile.stragglers import SLOW_AFTER_S, SLOW_AGAIN_S, members_that_stay, straggler_nodes
 from fairlead.control.reconcile.worker_events import fact_after
 from fairlead.control.records import GenerationPhase, JobPhase
 from fairlead.scheduling.state import Reason
@@ -41,12 +41,12 @@ def test_who_was_slow_for_long_reaches_the_scheduler() -> None:
 @pytest.mark.parametrize(("slow_s", "found"), [(SLOW_AFTER_S, ()), (SLOW_AGAIN_S, ("node-1",))])
 def test_after_a_replacement_the_next_one_waits_longer(slow_s: float, found: tuple[str, ...]) -> None:
     again = replace(GENERATION, reason_code="straggler")
-    assert slow_seats(again, {"w0": joined("node-0"), "w1": joined("node-1", slow_s)}) == found
+    assert straggler_nodes(again, {"w0": joined("node-0"), "w1": joined("node-1", slow_s)}) == found
 
 
 def test_of_two_workers_on_one_node_the_slow_one_goes() -> None:
     members = tuple(Member(f"w{rank}", rank, "node-0", rank) for rank in range(2))
     workers = {"w0": joined("node-0", 200.0), "w1": joined("node-0")}
     reason = Reason("straggler", "", {"leaves": "node-0", "takes": "node-1"})
-    assert [member.worker for member in staying(members, workers, reason)] == ["w1"]
-    assert staying(members, workers, Reason("grow", "")) == members
+    assert [member.worker for member in members_that_stay(members, workers, reason)] == ["w1"]
+    assert members_that_stay(members, workers, Reason("grow", "")) == members

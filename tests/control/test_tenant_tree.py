@@ -11,7 +11,7 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.control.reconcile.cluster_state import tenant_state
 from fairlead.control.records import Tenant
 from fairlead.control.store import tenants
-from fairlead.control.tenant_tree import check, standings
+from fairlead.control.tenant_tree import check_tenant, tenant_shares
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused
 from fairlead.specs import parse_tenant
 from fairlead.units import parse_counts, shown_counts
@@ -33,7 +33,7 @@ OTHER = team("other", parent="org")
 
 def refused(changed: Tenant, *others: Tenant) -> FairleadError:
     with pytest.raises(FairleadError) as caught:
-        check(changed, others, NODES)
+        check_tenant(changed, others, NODES)
     assert caught.value.field in ("parent", "guarantee") and caught.value.fix and caught.value.value is not None
     assert caught.value.status in (404, 409)
     return caught.value
@@ -41,7 +41,7 @@ def refused(changed: Tenant, *others: Tenant) -> FairleadError:
 
 def test_what_fits_is_let_through() -> None:
     for changed in (ORG, TEAM, OTHER, replace(OTHER, guarantee={"v100": 1}), team("alone", guarantee={"v100": 1})):
-        check(changed, [ORG, TEAM, OTHER], NODES)
+        check_tenant(changed, [ORG, TEAM, OTHER], NODES)
 
 
 def test_a_parent_that_nobody_knows_is_refused() -> None:
@@ -99,7 +99,7 @@ def test_the_store_keeps_the_place_in_the_tree_and_the_limits(db: Opened) -> Non
 
 def test_who_has_devices_of_whom() -> None:
     teams = [team("org", weight=3.0), team("a", parent="org"), team("b", parent="org"), team("alone")]
-    found = standings(teams, {"alone": 6.0}, {"alone": 6, "a": 2}, 8)
+    found = tenant_shares(teams, {"alone": 6.0}, {"alone": 6, "a": 2}, 8)
     assert {name: one.share for name, one in found.items()} == {"org": 6.0, "a": 3.0, "b": 3.0, "alone": 2.0}
     assert {name: one.borrowed for name, one in found.items()} == {"org": -4.0, "a": -1.0, "b": -3.0, "alone": 4.0}
     assert (found["org"].below, found["a"].below) == (2, 0)
@@ -107,7 +107,7 @@ def test_who_has_devices_of_whom() -> None:
 
 
 def test_what_nobody_uses_is_idle_and_not_lent() -> None:
-    found = standings([team("a"), team("b"), team("c")], {}, {"a": 4}, 9)
+    found = tenant_shares([team("a"), team("b"), team("c")], {}, {"a": 4}, 9)
     assert {name: one.borrowed for name, one in found.items()} == {"a": 1.0, "b": -0.5, "c": -0.5}
 
 

@@ -13,7 +13,12 @@ from fairlead import wire
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.control.job_views import job_view, node_state, node_views, plan_view, sla_met
 from fairlead.control.reconcile.cluster_state import job_state
-from fairlead.control.reconcile.data_locality import held, holders, near_data, with_data
+from fairlead.control.reconcile.data_locality import (
+    bytes_held,
+    explain_data_locality,
+    nodes_holding,
+    prefer_nodes_with_data,
+)
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import JobPhase, Secret, Usage
 from fairlead.control.service.submission import require_job_room
@@ -366,25 +371,28 @@ RESIDENT = {
 
 def test_nodes_that_hold_half_of_what_the_fullest_does_count_as_holding_the_data() -> None:
     labels = ["dataset/a", "dataset/b"]
-    assert held(RESIDENT, "vision", labels) == {"n0": 110, "n1": 55, "n2": 54}
-    assert holders(RESIDENT, "vision", labels) == {"n0": 110, "n1": 55}
-    assert holders(RESIDENT, "nobody", labels) == {}
+    assert bytes_held(RESIDENT, "vision", labels) == {"n0": 110, "n1": 55, "n2": 54}
+    assert nodes_holding(RESIDENT, "vision", labels) == {"n0": 110, "n1": 55}
+    assert nodes_holding(RESIDENT, "nobody", labels) == {}
 
 
 def test_a_job_would_rather_run_where_its_data_lies_and_says_so() -> None:
     job = job_state(a_job(facts={"data": ["a@v1", "b@v2"]}), (), {}, cooling=False)
     other = job_state(a_job(), (), {}, cooling=False)
     labels = {("vision", "a@v1"): ["dataset/a"], ("vision", "b@v2"): ["dataset/b"], ("text", "a@v1"): ["dataset/x"]}
-    moved, same = near_data([job, other], RESIDENT, labels)
+    moved, same = prefer_nodes_with_data([job, other], RESIDENT, labels)
     assert set(moved.near) == {"n0", "n1"} and same == other
     assert moved.facts["data_bytes"] == {"n0": 110, "n1": 55}
-    assert near_data([job], {"n0": {}}, labels) == (job,) and near_data([job], RESIDENT, {})[0] == job
+    assert (
+        prefer_nodes_with_data([job], {"n0": {}}, labels) == (job,)
+        and prefer_nodes_with_data([job], RESIDENT, {})[0] == job
+    )
     reason = Reason("started", "starts")
-    assert with_data(reason, job, ["n0"]) is reason
+    assert explain_data_locality(reason, job, ["n0"]) is reason
     for seats, text, here in (
         (["n0", "n9"], "starts; n0 holds its data in memory (a and b, ", ["n0"]),
         (["n1", "n0", "n0"], "starts; n0, n1 hold its data in memory (a and b, ", ["n0", "n1"]),
         (["n9"], "is brought there from n0, n1", []),
     ):  # fmt: skip
-        said = with_data(reason, moved, seats)
+        said = explain_data_locality(reason, moved, seats)
         assert text in said.text and said.facts["data_here"] == here and said.facts["data"] == {"n0": 110, "n1": 55}

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.control_plane import full_cluster
-from fairlead.control.foresight.process import CPU_S, LOOKS, Foresight
+from fairlead.control.foresight.process import CPU_S, FORECASTS, Foresight
 from fairlead.control.plans.planner_process import InlinePlanner, PlannerFailed, PlannerProcess
 from fairlead.control.reconcile.round_store import LastRound
 from fairlead.control.records import GenerationPhase, JobPhase
@@ -200,7 +200,7 @@ class Pulse:
 
 
 def test_a_dry_run_over_a_huge_state_neither_blocks_the_loop_nor_exceeds_its_bound(huge: Asked) -> None:
-    huge.core.foresight = Foresight(PlannerProcess(LOOKS))
+    huge.core.foresight = Foresight(PlannerProcess(FORECASTS))
 
     async def play() -> tuple[Any, float, float]:
         pulse = Pulse()
@@ -212,23 +212,23 @@ def test_a_dry_run_over_a_huge_state_neither_blocks_the_loop_nor_exceeds_its_bou
         return answer, own_s, pulse.longest_s
 
     answer, own_s, longest_s = huge.ask(play())
-    (child,) = [one for one in psutil.Process().children() if LOOKS.questions in one.cmdline()]
+    (child,) = [one for one in psutil.Process().children() if FORECASTS.questions in one.cmdline()]
     spent = child.cpu_times()
     assert answer.admitted and answer.expected_start_s is not None
     assert longest_s < 0.1 and own_s < 0.5, "the loop only sends the state"
     assert 0.2 < spent.user + spent.system < CPU_S + 2.0, "it was worked out there"
-    assert child.nice() >= LOOKS.nice
+    assert child.nice() >= FORECASTS.nice
 
 
 def test_a_dry_run_that_takes_more_is_ended_and_answered(huge: Asked) -> None:
-    huge.core.foresight = Foresight(PlannerProcess(replace(LOOKS, cpu_s=0.1)))
+    huge.core.foresight = Foresight(PlannerProcess(replace(FORECASTS, cpu_s=0.1)))
     answer = huge.ask(huge.platform.dry_run(huge.ann, parse_job(COMMAND)))
     assert answer.admitted and answer.reason.code == "not-known"
     assert answer.reason.text.endswith("looking ahead took more than 0.1 s of computing")
 
 
 def test_one_tenant_has_only_so_many_questions_waiting(huge: Asked) -> None:
-    huge.core.foresight = Foresight(PlannerProcess(replace(LOOKS, cpu_s=0.1, most_waiting=2)))
+    huge.core.foresight = Foresight(PlannerProcess(replace(FORECASTS, cpu_s=0.1, most_waiting=2)))
 
     async def play() -> list[Any]:
         many = (huge.platform.dry_run(huge.ann, parse_job(COMMAND)) for _ in range(8))

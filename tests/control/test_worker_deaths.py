@@ -23,7 +23,7 @@ from fairlead.control.reconcile.gang_state_machine import (
     next_action,
     next_change_s,
 )
-from fairlead.control.reconcile.worker_deaths import MOST_KEPT, answer, known
+from fairlead.control.reconcile.worker_deaths import MOST_KEPT, judge_deaths, stored_deaths
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import events, generations, jobs
 from fairlead.recovery.deaths import Cause, Death
@@ -171,8 +171,8 @@ def test_a_gang_goes_on_with_one_when_the_second_dies_at_its_start(db: Opened) -
             platform.backend.scripts[job.id] = lambda told: [SEGV] if told is None else usual(told)
             platform.backend.say(job.id, "w0", wire.Ready(samples=1000, epochs=1, batch_size=10))
             found = await seen(platform, job.id, lambda job: len(job.deaths) >= 4 and not job.unanswered)
-            assert running(found) and found.failures == 0 and all(death.spared for death in known(found))
-            times = [death.time_s for death in known(found)]
+            assert running(found) and found.failures == 0 and all(death.spared for death in stored_deaths(found))
+            times = [death.time_s for death in stored_deaths(found)]
             assert times[-1] - times[-2] >= 4.0, "it grows less and less often"
             assert (await kinds(platform, job.id)).count("generation-abandoned") >= 2
             alone = next(iter(platform.backend.where(job.id)))
@@ -205,7 +205,7 @@ def test_what_others_cause_never_ends_a_job(db: Opened) -> None:
             for job in (training, command):
                 found = await seen(platform, job.id, running)
                 assert found.failures == 0
-                assert {death.cause for death in known(found)} == {Cause.NODE_LOST}
+                assert {death.cause for death in stored_deaths(found)} == {Cause.NODE_LOST}
 
     run(play())
 
@@ -241,7 +241,7 @@ def test_a_full_disk_before_the_start_is_tried_again_until_there_is_room(db: Ope
             assert found.failures == 0
             why = reason_of(found, None, None, None)
             assert why is not None and why.code == "back-off"
-            assert "could not be started for want of room on the disk" in why.text and "until" in why.text
+            assert "could not be started because the disk was full" in why.text and "until" in why.text
             platform.backend.scripts[job.id] = honest(clock)
             (ended,) = await platform.ended(job.id)
             assert ended.phase is JobPhase.SUCCEEDED
@@ -367,9 +367,9 @@ def test_deaths_that_are_kept_have_a_bound(db: Opened) -> None:
     job = submit(db, a_job("stubborn", phase=JobPhase.RUNNING, retries=100))
     for number in range(1, 60):
         db.write(jobs.update, job.id, phase=JobPhase.RUNNING, generation=number)
-        db.write(answer, db.read(jobs.get, job.id), [Death("w0", Cause.EXITED, number, "7")], 0, 100.0 + number)
+        db.write(judge_deaths, db.read(jobs.get, job.id), [Death("w0", Cause.EXITED, number, "7")], 0, 100.0 + number)
     job = db.read(jobs.get, job.id)
-    assert (job.failures, len(known(job))) == (59, MOST_KEPT + 1)
+    assert (job.failures, len(stored_deaths(job))) == (59, MOST_KEPT + 1)
 
 
 # ---------------------------------------------------------------- when a verdict is asked for

@@ -14,9 +14,9 @@ from fairlead.control.reconcile.worker_messages import (
     DEEPEST,
     MOST,
     ImplausibleMessage,
-    checked,
-    plain_value,
-    stage_result,
+    check_message,
+    check_plain_value,
+    check_stage_result,
 )
 
 SINCE_S, NOW_S = 1.8e9, 1.8e9 + 100.0
@@ -32,7 +32,7 @@ HONEST: list[Any] = [
 
 
 def says(body: Any) -> Any:
-    return checked(body, SINCE_S, NOW_S)
+    return check_message(body, SINCE_S, NOW_S)
 
 
 @pytest.mark.parametrize("body", HONEST, ids=lambda body: type(body).__name__)
@@ -113,21 +113,21 @@ def test_the_metrics_of_a_model_of_a_thousand_classes_are_honest() -> None:
 
 
 def test_values_are_bounded_in_depth_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain_value(nested(DEEPEST - 1), "it")
+    check_plain_value(nested(DEEPEST - 1), "it")
     with pytest.raises(ImplausibleMessage, match="deep"):
-        plain_value(nested(DEEPEST), "it")
+        check_plain_value(nested(DEEPEST), "it")
     monkeypatch.setattr(worker_messages, "MOST_PARTS", 10)
-    plain_value([1] * 9, "it")
+    check_plain_value([1] * 9, "it")
     with pytest.raises(ImplausibleMessage, match="parts"):
-        plain_value([1] * 10, "it")
+        check_plain_value([1] * 10, "it")
 
 
 @pytest.mark.parametrize("size", [True, -1, 2**54, "7"])
 def test_a_result_that_refers_to_nothing_is_refused(size: Any) -> None:
     with pytest.raises(ImplausibleMessage, match="nothing"):
-        stage_result({"kind": "block", "block": "ab", "bytes": size})
+        check_stage_result({"kind": "block", "block": "ab", "bytes": size})
     with pytest.raises(ImplausibleMessage, match="bytes"):
-        stage_result({"kind": "plain", "plain": "x" * (64 << 10)})
+        check_stage_result({"kind": "plain", "plain": "x" * (64 << 10)})
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_what_lies_on_a_bound_is_believed_and_what_lies_beyond_is_not(place: int
 
 
 def test_a_job_that_seems_not_even_submitted_has_a_few_seconds() -> None:
-    young = checked(wire.Joined(1, 5_000_000), NOW_S + 100.0, NOW_S)
+    young = check_message(wire.Joined(1, 5_000_000), NOW_S + 100.0, NOW_S)
     assert young == wire.Joined(1, 5_000_000)
     with pytest.raises(ImplausibleMessage):
-        checked(wire.Joined(1, 5_000_001), NOW_S + 100.0, NOW_S)
+        check_message(wire.Joined(1, 5_000_001), NOW_S + 100.0, NOW_S)
 
 
 def test_more_missing_stages_than_are_looked_at_are_nobodys_trouble() -> None:

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from fairlead.cluster import Member
-from fairlead.control.datasets import outline
-from fairlead.control.lineage import BITS, MOST_BYTES, TOLERANCE, ReportedOrigin, accepted, differences, repeatable
+from fairlead.control.datasets import check_manifest
+from fairlead.control.lineage import (
+    BITS,
+    MOST_BYTES,
+    TOLERANCE,
+    ReportedOrigin,
+    check_origin,
+    differences,
+    what_repeats,
+)
 from fairlead.control.records import Generation, GenerationPhase
 
 
@@ -24,7 +32,7 @@ def said(*course: tuple[int, int, str], **fields: Any) -> ReportedOrigin:
 
 
 def test_one_number_of_workers_under_one_plan_gives_the_same_bits() -> None:
-    found = repeatable(said((0, 2, "replicas"), (40, 2, "replicas")), [generation(1, 2), generation(2, 2)])
+    found = what_repeats(said((0, 2, "replicas"), (40, 2, "replicas")), [generation(1, 2), generation(2, 2)])
     assert (found.gives, found.workers) == (BITS, 2)
     assert found.plan == {"id": "dp2"}
 
@@ -40,7 +48,7 @@ def test_one_number_of_workers_under_one_plan_gives_the_same_bits() -> None:
     ],
 )
 def test_whatever_else_is_repeated_but_for_rounding_and_says_why(what: ReportedOrigin | None, word: str) -> None:
-    found = repeatable(what, [generation(1, 2)])
+    found = what_repeats(what, [generation(1, 2)])
     assert found.gives == TOLERANCE
     assert word in found.why
 
@@ -58,14 +66,14 @@ def test_whatever_else_is_repeated_but_for_rounding_and_says_why(what: ReportedO
 )
 def test_what_no_honest_worker_would_say_is_not_believed(nonsense: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="lineage"):
-        accepted(nonsense)
+        check_origin(nonsense)
 
 
 GOOD = {"name": "bank", "version": "ab" * 32, "rows": 3, "blocks": [{"id": "b1", "rows": 3, "bytes": 12}]}
 
 
 def test_a_manifest_is_read_as_far_as_the_control_plane_needs_it() -> None:
-    found = outline({**GOOD, "schema": {"age": "float"}, "watermark": {}})
+    found = check_manifest({**GOOD, "schema": {"age": "float"}, "watermark": {}})
     assert (found.name, found.rows, found.blocks[0].id) == ("bank", 3, "b1")
 
 
@@ -75,7 +83,7 @@ def test_a_manifest_is_read_as_far_as_the_control_plane_needs_it() -> None:
 )
 def test_a_manifest_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="manifest"):
-        outline(GOOD | wrong)
+        check_manifest(GOOD | wrong)
 
 
 def test_environments_are_compared_in_words() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import Node
-from fairlead.control.reconcile.data_locality import holders, near_data, with_data
+from fairlead.control.reconcile.data_locality import explain_data_locality, nodes_holding, prefer_nodes_with_data
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import ClusterState, JobState, Reason, Start, TenantState
 
@@ -31,7 +31,9 @@ def job(name: str = "j", tenant: str = "vision", **fields: Any) -> JobState:
 
 def cluster(*jobs: JobState, nodes: int = 3) -> ClusterState:
     there = [Node(f"node-{n}", {"device": 1.0, "cpu": 1.0, "memory": 1e9}) for n in range(nodes)]
-    return ClusterState(10.0, there, [TenantState("vision"), TenantState("text")], near_data(jobs, HELD, LABELS))
+    return ClusterState(
+        10.0, there, [TenantState("vision"), TenantState("text")], prefer_nodes_with_data(jobs, HELD, LABELS)
+    )
 
 
 def starts(state: ClusterState) -> dict[str, tuple[str, ...]]:
@@ -44,11 +46,11 @@ def test_a_job_starts_on_the_node_that_holds_its_data() -> None:
 
 def test_a_job_starts_where_its_version_lies_and_not_where_another_of_that_name_does() -> None:
     assert starts(cluster(job(facts={"data": ["bank@old"]})))["j"] == ("node-0",)
-    assert not near_data([job(facts={"data": ["bank@dropped"]})], HELD, LABELS)[0].near
+    assert not prefer_nodes_with_data([job(facts={"data": ["bank@dropped"]})], HELD, LABELS)[0].near
 
 
 def test_another_tenants_data_of_the_same_name_draws_nobody() -> None:
-    stranger = near_data([job(tenant="text")], HELD, LABELS)[0]
+    stranger = prefer_nodes_with_data([job(tenant="text")], HELD, LABELS)[0]
     assert not stranger.near
     assert "data_bytes" not in stranger.facts
 
@@ -57,24 +59,28 @@ def test_who_finds_that_node_taken_runs_elsewhere_and_says_where_its_data_comes_
     found = starts(cluster(job("a"), job("b")))
     assert sorted(found) == ["a", "b"]
     assert {seats[0] for seats in found.values()} > {"node-1"}
-    told = with_data(Reason("entitled", "starts"), near_data([job()], HELD, LABELS)[0], ("node-2",))
+    told = explain_data_locality(
+        Reason("entitled", "starts"), prefer_nodes_with_data([job()], HELD, LABELS)[0], ("node-2",)
+    )
     assert told.text == "starts; its data (bank, 9.0 MB) is brought there from node-1"
     assert told.facts["data"] == {"node-1": 9 * MB}
 
 
 def test_the_reason_names_the_data_that_is_there() -> None:
-    told = with_data(Reason("entitled", "starts"), near_data([job()], HELD, LABELS)[0], ("node-1",))
+    told = explain_data_locality(
+        Reason("entitled", "starts"), prefer_nodes_with_data([job()], HELD, LABELS)[0], ("node-1",)
+    )
     assert told.text == "starts; node-1 holds its data in memory (bank, 9.0 MB)"
-    assert with_data(Reason("x", "y"), job(), ("node-1",)).text == "y"
+    assert explain_data_locality(Reason("x", "y"), job(), ("node-1",)).text == "y"
 
 
 def test_a_job_that_names_no_data_stays_as_it_was() -> None:
     plain = job(facts={"class": "batch"})
-    assert near_data([plain], HELD, LABELS) == (plain,)
+    assert prefer_nodes_with_data([plain], HELD, LABELS) == (plain,)
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 100)))
 def test_whoever_holds_less_than_half_of_the_fullest_does_not_count(sizes: dict[str, int]) -> None:
-    found = holders({node: {"t/dataset/d": size} for node, size in sizes.items()}, "t", ["dataset/d"])
+    found = nodes_holding({node: {"t/dataset/d": size} for node, size in sizes.items()}, "t", ["dataset/d"])
     most = max(sizes.values(), default=0)
     assert found == {node: size for node, size in sorted(sizes.items()) if size and 2 * size >= most}

@@ -6,7 +6,17 @@ import signal
 
 import pytest
 
-from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death, cause_of, sentence, telling
+from fairlead.recovery.deaths import (
+    DOUBTFUL,
+    FINAL,
+    OTHERS,
+    OWN,
+    Cause,
+    Death,
+    cause_of,
+    decisive_death,
+    describe_death,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +56,12 @@ def test_every_cause_is_somebodys_fault_or_in_doubt() -> None:
 
 @pytest.mark.parametrize("cause", Cause)
 def test_each_end_is_told_in_one_sentence(cause: Cause) -> None:
-    told = sentence(Death("w0", cause, 1, "SIGSEGV"), "before step 1")
+    told = describe_death(Death("w0", cause, 1, "SIGSEGV"), "before step 1")
     assert told.startswith("w0") and "\n" not in told
 
 
 def test_a_crash_is_told_by_its_signal_and_its_step() -> None:
-    assert sentence(Death("w0", Cause.CRASHED, 1, "SIGSEGV"), "before step 1") == (
+    assert describe_death(Death("w0", Cause.CRASHED, 1, "SIGSEGV"), "before step 1") == (
         "w0 was killed by SIGSEGV before step 1"
     )
 
@@ -74,10 +84,10 @@ def test_a_crash_is_told_by_its_signal_and_its_step() -> None:
 )  # fmt: skip
 def test_one_death_explains_the_others(deaths: list[tuple[str, Cause, float]], explains: str) -> None:
     found = [Death(worker, cause, 1, time_s=time_s) for worker, cause, time_s in deaths]
-    assert telling(found).worker == explains
-    assert telling(reversed(found)).worker == explains
+    assert decisive_death(found).worker == explains
+    assert decisive_death(reversed(found)).worker == explains
 
 
 def test_of_deaths_that_say_as_much_the_earliest_is_told() -> None:
     late, early = (Death(f"w{at}", Cause.RAISED, 1, "odd", time_s=5.0 - at) for at in range(2))
-    assert telling([late, early]) is telling([early, late]) is early
+    assert decisive_death([late, early]) is decisive_death([early, late]) is early

@@ -40,8 +40,8 @@ class Played:
             step, progress_s, self.plan,
         ))  # fmt: skip
         done = tuple(replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in deaths)
-        self.former = done if verdict.forgets else (*self.former, *done)
-        self.failures = (0 if verdict.forgets else self.failures) + verdict.counts
+        self.former = done if verdict.resets_history else (*self.former, *done)
+        self.failures = (0 if verdict.resets_history else self.failures) + verdict.counts
         self.plan = None if verdict.without_plan else self.plan
         self.now_s += verdict.after_s
         self.verdicts.append(verdict)
@@ -152,7 +152,7 @@ def test_a_full_disk_before_the_start_is_tried_again_and_again() -> None:
     verdicts = [job.dies(Cause.NO_ROOM, joined=False) for _ in range(50)]
     assert {verdict.action for verdict in verdicts} == {Action.START_OVER}
     assert verdicts[0].after_s == 0.0 and verdicts[-1].after_s == LONGEST_S
-    assert "want of room on the disk" in verdicts[-1].text
+    assert "because the disk was full" in verdicts[-1].text
 
 
 def test_ten_minutes_of_progress_make_up_for_all_before() -> None:
@@ -160,7 +160,7 @@ def test_ten_minutes_of_progress_make_up_for_all_before() -> None:
     job.dies(Cause.CRASHED, step=5)
     assert FORGET_S == 600.0
     verdict = job.dies(Cause.CRASHED, step=900, progress_s=FORGET_S)
-    assert (verdict.action, verdict.forgets, verdict.after_s) == (Action.START_OVER, True, 0.0)
+    assert (verdict.action, verdict.resets_history, verdict.after_s) == (Action.START_OVER, True, 0.0)
     assert (job.failures, len(job.former)) == (1, 1)
     assert job.dies(Cause.CRASHED, step=1800, progress_s=FORGET_S - 1).action is Action.FAIL
 
@@ -310,7 +310,7 @@ def test_a_generation_that_lost_one_that_worked_is_not_taken_for_one_that_lost_o
 def test_a_retry_that_was_used_is_given_back_though_the_death_itself_is_no_longer_known() -> None:
     this = Death("w0", Cause.CRASHED, 2, "SIGSEGV", step=9)
     verdict = decide(Situation("job-1", True, (this,), (), 1, 1, 1, 0, 9, FORGET_S, None))
-    assert (verdict.forgets, verdict.action) == (True, Action.START_OVER)
+    assert (verdict.resets_history, verdict.action) == (True, Action.START_OVER)
 
 
 def test_long_progress_counts_only_beyond_the_furthest_step_at_which_it_ever_died() -> None:
@@ -320,7 +320,7 @@ def test_long_progress_counts_only_beyond_the_furthest_step_at_which_it_ever_die
     this = Death("w0", Cause.CRASHED, 3, "SIGSEGV")
     for step, forgets in ((10, False), (20, False), (21, True)):
         asked = Situation("job-1", True, (replace(this, step=step),), former, 5, 2, 1, 0, step, FORGET_S, None)
-        assert decide(asked).forgets is forgets, step
+        assert decide(asked).resets_history is forgets, step
 
 
 def test_what_others_cause_in_between_does_not_make_a_doubtful_death_the_first_again() -> None:
@@ -377,20 +377,20 @@ def test_whoever_uses_up_a_retry_is_told_where_to_look_and_nobody_else_is() -> N
 def test_one_survivor_is_enough_for_a_job_of_which_nobody_says_how_many_it_needs() -> None:
     former = Death("w1", Cause.KILLED, 1, step=3, time_s=1.0, answered=True)
     verdict = decide(Situation("j", True, (Death("w1", Cause.KILLED, 2, step=3, time_s=2.0),), (former,), survivors=1))
-    assert verdict.action is Action.GO_ON and (verdict.counts, verdict.spares, verdict.forgets) == (False,) * 3
+    assert verdict.action is Action.GO_ON and (verdict.counts, verdict.spares, verdict.resets_history) == (False,) * 3
 
 
 def test_a_job_that_never_died_has_nothing_to_forget() -> None:
-    assert not Played().dies(Cause.KILLED, step=900, progress_s=FORGET_S).forgets
+    assert not Played().dies(Cause.KILLED, step=900, progress_s=FORGET_S).resets_history
     used = decide(Situation("j", True, (Death("w0", Cause.KILLED, 2, step=1),), (), 1, 1, 1, 0, 1, FORGET_S))
-    assert used.forgets, "a first step is beyond none"
+    assert used.resets_history, "a first step is beyond none"
 
 
 def test_what_was_only_in_doubt_is_forgotten_too() -> None:
     job = Played()
     for _ in range(2):
         job.dies(Cause.KILLED, step=5)
-    assert job.dies(Cause.KILLED, step=900, progress_s=FORGET_S).forgets and len(job.former) == 1
+    assert job.dies(Cause.KILLED, step=900, progress_s=FORGET_S).resets_history and len(job.former) == 1
     command = Played(training=False)
     for _ in range(2):
         command.dies(Cause.KILLED)
@@ -402,7 +402,7 @@ def test_what_is_known_of_the_same_generation_is_not_forgotten() -> None:
     node = Death("w1", Cause.NODE_LOST, 3, step=8, time_s=10.0, answered=True)
     touch = Death("w0", Cause.LOST_TOUCH, 3, step=9, time_s=11.0)
     verdict = decide(Situation("j", True, (touch,), (node,), 1, 1, 1, 1, 9, FORGET_S))
-    assert verdict.forgets and "was lost with its node" in verdict.text and verdict.code == "worker-node-lost"
+    assert verdict.resets_history and "was lost with its node" in verdict.text and verdict.code == "worker-node-lost"
 
 
 def test_generations_count_in_their_order_whenever_they_were_heard_of() -> None:

@@ -33,7 +33,7 @@ def _ports_drawn_anew() -> AbstractContextManager[Any]:
     def point(generation: Any) -> Rendezvous:
         return Rendezvous(f"generation-{generation.number}", 20_000 + chance.randrange(1000))
 
-    return mock.patch.object(gang_executor, "point_of", point)
+    return mock.patch.object(gang_executor, "rendezvous_of", point)
 
 
 def _acknowledgements_awaited() -> AbstractContextManager[Any]:
@@ -51,19 +51,19 @@ def _acknowledgements_awaited() -> AbstractContextManager[Any]:
 
 def _every_gang_in_every_pass() -> AbstractContextManager[Any]:
     """3: each pass looks at each gang on its way."""
-    usual = GangSweep.look
+    usual = GangSweep.jobs_with_work
 
     async def look(self: GangSweep, busy: Any) -> Any:
-        self.hurry()
+        self.sweep_at_once()
         return await usual(self, busy)
 
-    return mock.patch.object(GangSweep, "look", look)
+    return mock.patch.object(GangSweep, "jobs_with_work", look)
 
 
 @contextmanager
 def _counted_from_what_was_seen() -> Iterator[None]:
     """4: deaths and preemptions are counted on from the job as it was before an await; nothing is read again."""
-    do, seen = gang_executor.GangExecutor.do, dict[str, Any]()
+    do, seen = gang_executor.GangExecutor.execute, dict[str, Any]()
 
     async def noted(self: Any, action: Any, view: Any) -> None:
         seen[view.job.id] = view.job
@@ -74,8 +74,8 @@ def _counted_from_what_was_seen() -> Iterator[None]:
 
     stored = worker_deaths._stored
     with (
-        mock.patch.object(gang_executor, "_unmoved", unmoved),
-        mock.patch.object(gang_executor.GangExecutor, "do", noted),
+        mock.patch.object(gang_executor, "_unchanged_job", unmoved),
+        mock.patch.object(gang_executor.GangExecutor, "execute", noted),
         mock.patch.object(worker_deaths, "_stored", lambda connection, job: seen.get(job) or stored(connection, job)),
     ):
         yield
@@ -140,12 +140,12 @@ def _links_left_open() -> AbstractContextManager[Any]:
 
 def _ports_in_use_given_out() -> AbstractContextManager[Any]:
     """10: a port is given out without holding it: others may get it, too."""
-    usual = meetings.draw
+    usual = meetings.draw_rendezvous
 
     def draw(job: str, generation: int, created_s: float, taken: Any = (), secret: str = "") -> Rendezvous:
         return usual(job, generation, created_s, (), secret)
 
-    return mock.patch.object(next_generation, "draw", draw)
+    return mock.patch.object(next_generation, "draw_rendezvous", draw)
 
 
 def _clocks_of_nodes_believed() -> AbstractContextManager[Any]:

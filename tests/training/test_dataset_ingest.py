@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fairlead
-from fairlead.control.datasets import outline
+from fairlead.control.datasets import check_manifest
 from fairlead.data import read
 from fairlead.data.dataset_refs import dataset
 from fairlead.data.recipes.recipe import FittedRecipe
@@ -65,7 +65,7 @@ def loaded(**params: Any) -> DataMade:
     made = loop(Alone())
     assert isinstance(made, DataMade)
     for each in made.sets:
-        outline(each["manifest"])  # as the control plane reads it
+        check_manifest(each["manifest"])  # as the control plane reads it
     grant_datasets({each["manifest"]["name"]: each for each in made.sets})
     return made
 

@@ -119,8 +119,8 @@ def up(
     settings = replace(settings, sharing=sharing, keep_audit_s=keep_audit_s)
 
     log_file = Home(folder).logs / "control.log" if ready_fd is not None else None
-    log_settings = serve.Telling(logging.log_format, logging.log_level, log_file, logging.endpoint)
-    settings = replace(settings, telling=log_settings)
+    log_settings = serve.LogSettings(logging.log_format, logging.log_level, log_file, logging.endpoint)
+    settings = replace(settings, logging=log_settings)
 
     def ready(news: Ready) -> None:
         facts = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder),

@@ -23,12 +23,12 @@ ENOUGH_S = 5.0
 """Of CPU: after so much the policy is played no further, and what comes after is told by the work ahead."""
 
 
-def packed(state: ClusterState) -> msgspec.Raw:
+def pack_state(state: ClusterState) -> msgspec.Raw:
     """The state as it is sent."""
     return msgspec.Raw(msgspec.msgpack.encode(replace(state, memory=memory_to_plain(state.memory))))
 
 
-def unpacked(raw: msgspec.Raw) -> ClusterState:
+def unpack_state(raw: msgspec.Raw) -> ClusterState:
     """The state as the policy reads it; one curve that several jobs have is one object again."""
     state = msgspec.msgpack.decode(raw, type=ClusterState)
     curves: dict[tuple[object, ...], SpeedCurve] = {}
@@ -57,7 +57,7 @@ class StartsQuestion(msgspec.Struct, frozen=True, tag="starts"):
 
     def answer(self) -> Starts:
         begun_s = time.process_time()
-        found = forecast(unpacked(self.state), decide, enough=_enough()).start_s
+        found = forecast(unpack_state(self.state), decide, enough=_cpu_limit()).start_s
         return Starts(found, time.process_time() - begun_s)
 
 
@@ -71,8 +71,8 @@ class AdmissionQuestion(msgspec.Struct, frozen=True, tag="admission"):
     look_ahead: bool = True
 
     def answer(self) -> Answer:
-        found = admission(unpacked(self.state), self.job, decide, strict=self.strict, look_ahead=self.look_ahead,
-                          enough=_enough())  # fmt: skip
+        found = admission(unpack_state(self.state), self.job, decide, strict=self.strict, look_ahead=self.look_ahead,
+                          enough=_cpu_limit())  # fmt: skip
         return replace(found, why=self._read(found.why), decided=found.decided and self._read(found.decided))
 
     def _read(self, reason: Reason) -> Reason:
@@ -82,6 +82,6 @@ class AdmissionQuestion(msgspec.Struct, frozen=True, tag="admission"):
 Question = StartsQuestion | AdmissionQuestion
 
 
-def _enough() -> Callable[[], bool]:
+def _cpu_limit() -> Callable[[], bool]:
     until_s = time.process_time() + ENOUGH_S
     return lambda: time.process_time() > until_s

@@ -26,7 +26,7 @@ from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import JobPhase, Tenant
 from fairlead.control.store import job_counts, ledger, tenants, usage_spans
 from fairlead.control.store.engine import Store
-from fairlead.control.tenant_tree import standings
+from fairlead.control.tenant_tree import tenant_shares
 from fairlead.home import Home
 
 FAIRNESS_S = 3600.0
@@ -167,7 +167,7 @@ class Scraper:
             held[owners.get(job, "unknown")] += sum(fact.holds_device for fact in of_job.values())
         devices = sum(node.devices for node in controller.nodes.values())
         barred = spent_budgets(stored.tenants, stored.spendings).keys()
-        claims = standings(stored.tenants, controller.last_round.entitlements, held, devices, barred)
+        claims = tenant_shares(stored.tenants, controller.last_round.entitlements, held, devices, barred)
         for team in stored.tenants:
             name = team.name
             found.put(f.TENANT_WEIGHT, team.weight, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.control.plans.model_profiles import refusal
 from fairlead.control.plans.plan_questions import ChosenPlan
-from fairlead.control.plans.replanning import plain
+from fairlead.control.plans.replanning import unpredicted_plan
 from fairlead.control.records import Job, KnownModel
 from fairlead.planning.plan_choice import MODEL_PARALLEL, plan_without_profile
 from fairlead.planning.profiles import Hardware
@@ -14,28 +14,28 @@ UNKNOWN = "whole copies: nothing is known of this model yet"
 _STRANGE = "the planner does not know these devices, or there are too many"
 
 
-def wanted(job: Job) -> str:
+def requested_plan(job: Job) -> str:
     """The family of plans that its author asked for, or auto."""
     return str(job.facts.get("plan", "auto"))
 
 
-def needs_a_look(job: Job, known: KnownModel | None, hardware: Hardware | None, size: int) -> bool:
+def needs_profile(job: Job, known: KnownModel | None, hardware: Hardware | None, size: int) -> bool:
     """Whether a worker looks at the model first, and what it says can change the plan."""
-    if wanted(job) in MODEL_PARALLEL:
+    if requested_plan(job) in MODEL_PARALLEL:
         return size > 1 and (known is None or known.profile is None)
-    return wanted(job) == "auto" and job.max_workers > 1 and known is None and hardware is not None
+    return requested_plan(job) == "auto" and job.max_workers > 1 and known is None and hardware is not None
 
 
 def default_plan(
     job: Job, size: int, known: KnownModel | None, hardware: Hardware | None, why: str | None = None
 ) -> ChosenPlan:  # fmt: skip
     """For a gang of this size; ``why`` the planner has no answer, if it was asked."""
-    name = wanted(job)
+    name = requested_plan(job)
     plan = plan_without_profile(name, size)
     if name in MODEL_PARALLEL and size > 1 and known is not None:
         return ChosenPlan(None, refused=refusal(name, why or (_STRANGE if known.profile else known.why_not)))
     reason = f"whole copies: {why}" if why else _reason(known, hardware, name)
-    return ChosenPlan(plain(plan, reason, "default" if name == "auto" else "asked"), plan.members)
+    return ChosenPlan(unpredicted_plan(plan, reason, "default" if name == "auto" else "asked"), plan.members)
 
 
 def _reason(known: KnownModel | None, hardware: Hardware | None, name: str) -> str:

@@ -29,12 +29,12 @@ class Machine:
     shared: bool = True  # all nodes are parts of one machine: no link between them is slower than another
 
     @property
-    def sure(self) -> bool:
+    def measured_here(self) -> bool:
         """Whether what was measured holds for the nodes: where they are other machines, nobody measured them."""
         return self.measured is not None and self.shared
 
     @property
-    def looks(self) -> str:
+    def fingerprint(self) -> str:
         """All that is known of it, as a mark: another one after it was measured again."""
         return json.dumps([self.shared, self.measured], sort_keys=True, default=str)
 
@@ -63,7 +63,7 @@ class HardwareByType:
     count: int  # of all devices
 
 
-def kinds(nodes: Iterable[Node], demand: Resources, machine: Machine) -> HardwareByType | None:
+def hardware_by_type(nodes: Iterable[Node], demand: Resources, machine: Machine) -> HardwareByType | None:
     """Of the nodes in service; None if there are none, or of no known type."""
     there = [node for node in nodes if node.schedulable and node.devices]
     try:
@@ -93,7 +93,7 @@ def _devices(nodes: Sequence[Node], demand: Resources, machine: Machine) -> dict
     for node in nodes:
         kind = node.device_type
         if kind not in found:
-            here = kind == "cpu" and machine.sure
+            here = kind == "cpu" and machine.measured_here
             found[kind] = local_device(machine.measured or {}, 1) if here else known_device(kind)
             found[kind] = replace(found[kind], memory_bytes=_memory(node, demand, found[kind]))
         else:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.cluster import Node, Placement
-from fairlead.control.plans.default_plans import default_plan, needs_a_look, wanted
+from fairlead.control.plans.default_plans import default_plan, needs_profile, requested_plan
 from fairlead.control.plans.gang_hardware import Machine, gang_hardware
 from fairlead.control.plans.model_profiles import model_key, refusal
 from fairlead.control.plans.plan_cache import PlanCache
@@ -23,15 +23,15 @@ from fairlead.control.plans.plan_questions import (
     Model,
     Question,
     ReviewQuestion,
-    chosen,
+    stored_choice,
 )
 from fairlead.control.plans.planner_process import Planner, PlannerFailed, PlannerProcess
 from fairlead.control.plans.replanning import Review
 from fairlead.control.plans.speed_curves import CalibratedCurve, SpeedCurves
-from fairlead.control.reconcile.cluster_state import in_full_swing, restart_cost_s
+from fairlead.control.reconcile.cluster_state import all_members_train, restart_cost_s
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.reconcile.internal_errors import Backoff, must_propagate, report_error
-from fairlead.control.reconcile.next_generation import BETTER_PLAN, Seated, settled, store
+from fairlead.control.reconcile.next_generation import BETTER_PLAN, SeatedGang, store_generation, with_plan
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.store import events, generations, jobs, known_models, lineage
 from fairlead.control.store.engine import Store
@@ -44,13 +44,13 @@ from fairlead.scheduling.state import Reason
 
 T = TypeVar("T")
 
-SOON_S = 0.3  # for all answers of the planner that a round asks for, before those gangs start without
+ROUND_WAIT_S = 0.3  # for all answers of the planner that a round asks for, before those gangs start without
 WAIT_S = 5.0  # for one that holds up nobody else
-EVERY_S = 2.0  # running gangs are looked at again so often
+REVIEW_EVERY_S = 2.0  # running gangs are looked at again so often
 MOST_REVIEWED = 20  # of them, each time
 MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
 
-OWN = ("planner", "default")
+UNREQUESTED = ("planner", "default")
 """What is said of plans that nobody asked for."""
 
 MOST_TRIES = 5
@@ -81,34 +81,34 @@ class Plans:
 
     def __init__(
         self, store: Store, nodes: Callable[[], Mapping[str, Node]], clock: Callable[[], float],
-        gauge: Calibrator | None = None, planner: Planner | None = None,
+        calibrator: Calibrator | None = None, planner: Planner | None = None,
     ) -> None:  # fmt: skip
         self._store, self._nodes, self._clock = store, nodes, clock
-        self._gauge: Calibrator = gauge or NoCalibrator()
+        self._calibrator: Calibrator = calibrator or NoCalibrator()
         self._known: dict[tuple[str, str], KnownModel | None] = {}
         self._reviewed_s = 0.0
         self._reviewed = ""  # the job that had its turn last
-        self._places: dict[str, tuple[str, str]] = {}  # by job: tenant and key
+        self._model_keys: dict[str, tuple[str, str]] = {}  # by job: tenant and key
         self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
         self._glances: dict[str, wire.Ready] = {}  # by job: what a worker saw of a model that nobody knows
         self._planner: Planner = PlanCache(planner or PlannerProcess())
-        self._resting = Backoff(clock)  # models that the planner failed with
+        self._backoff = Backoff(clock)  # models that the planner failed with
         self._curves = SpeedCurves(planner=self._planner)
 
     # ------------------------------------------------------------ what is known
 
     async def known(self, job: Job) -> KnownModel | None:
         """What is known of the job's model."""
-        place = self._places[job.id] = (job.tenant, model_key(job))
+        place = self._model_keys[job.id] = (job.tenant, model_key(job))
         if place not in self._known:
             self._known[place] = await self._store.read(lambda connection: known_models.get(connection, *place))
         return self._known[place]
 
     def forget(self, job: str) -> None:
         """Something about its model may have been stored: read it anew when it is needed."""
-        self._known.pop(self._places.get(job, ("", "")), None)
+        self._known.pop(self._model_keys.get(job, ("", "")), None)
 
-    def hear(self, job: str, said: wire.Progress | wire.Ready) -> None:
+    def record_report(self, job: str, said: wire.Progress | wire.Ready) -> None:
         """How long a replica computes before each exchange, counted as if all had equal shares of the batch.
 
         And, before the first, what its first passes show.
@@ -123,7 +123,7 @@ class Plans:
         number, seconds = self._computing.get(generation.job, (0, 0.0))
         return seconds / len(generation.at_work) if number == generation.number else None
 
-    async def looker(self, job: Job, generation: Generation) -> str:
+    async def profiling_worker(self, job: Job, generation: Generation) -> str:
         """The worker that is to look at the model; empty when it is known, or when there is nothing to plan.
 
         What could not be looked at is looked at again: the reason may be gone.
@@ -138,14 +138,16 @@ class Plans:
 
     # ------------------------------------------------------------ choosing
 
-    async def chosen(self, gangs: Mapping[str, Seated], failed: dict[str, Exception]) -> dict[str, Seated]:
+    async def choose_plans(
+        self, gangs: Mapping[str, SeatedGang], failed: dict[str, Exception]
+    ) -> dict[str, SeatedGang]:
         """Gangs that are given devices, with their plans: asked for all at once, and not waited for long.
 
         A gang has none yet if a worker looks at the model first, or if only the planner can make its plan and has no
         answer. Errors by job in ``failed``.
         """
-        found = await asyncio.gather(*map(self._soon, gangs.values()), return_exceptions=True)
-        with_plans: dict[str, Seated] = {}
+        found = await asyncio.gather(*map(self._choose_quickly, gangs.values()), return_exceptions=True)
+        with_plans: dict[str, SeatedGang] = {}
         for name, one in zip(gangs, found, strict=True):
             if isinstance(one, BaseException):
                 if not isinstance(one, Exception) or must_propagate(one):
@@ -155,60 +157,63 @@ class Plans:
                 with_plans[name] = replace(gangs[name], choice=one)
         return with_plans
 
-    async def _soon(self, gang: Seated) -> ChosenPlan | None:
+    async def _choose_quickly(self, gang: SeatedGang) -> ChosenPlan | None:
         try:
-            return await self._choice(gang.job, gang.members, SOON_S, looks=True)
+            return await self._choice(gang.job, gang.members, ROUND_WAIT_S, may_profile=True)
         except Unavailable:
             return None
 
-    async def completed(self, job: Job, generation: Generation) -> Generation:
+    async def complete_generation(self, job: Job, generation: Generation) -> Generation:
         """As it was stored, when its workers are there and before they meet.
 
         With a plan, if the model had to be looked at first, or if its code asked by name for another when it was
         loaded. :class:`Refused` if what was asked for can never run.
         """
-        own = generation.plan is not None and generation.plan.get("chosen") in OWN
-        if not job.training or (generation.plan is not None and not (own and wanted(job) != "auto")):
+        own = generation.plan is not None and generation.plan.get("chosen") in UNREQUESTED
+        if not job.training or (generation.plan is not None and not (own and requested_plan(job) != "auto")):
             return generation
-        choice = await self._choice(job, generation.members, WAIT_S, looks=False)
+        choice = await self._choice(job, generation.members, WAIT_S, may_profile=False)
         if choice is not None and choice.refused:
             raise Refused(choice.refused, fix="leave plan out")
-        return settled(generation, job, choice, self._nodes())
+        return with_plan(generation, job, choice, self._nodes())
 
-    async def _choice(self, job: Job, members: Placement, within_s: float, *, looks: bool) -> ChosenPlan | None:
+    async def _choice(self, job: Job, members: Placement, within_s: float, *, may_profile: bool) -> ChosenPlan | None:
         if not job.training:
             return ChosenPlan(None)
-        if "again" in job.facts and (plan := await self._first_time(job)) is not None:
+        if "again" in job.facts and (plan := await self._original_plan(job)) is not None:
             return ChosenPlan(plan)
         known, hardware = await self.known(job), self._hardware(job, members)
         question = self._question(job, known, hardware)
         if question is None:
-            first = looks and needs_a_look(job, known, hardware, len(members))
+            first = may_profile and needs_profile(job, known, hardware, len(members))
             return None if first else default_plan(job, len(members), known, hardware)
         try:
             found = await self._ask(job, question, ChosenPlan, within_s)
         except PlannerFailed as error:
-            if wanted(job) in MODEL_PARALLEL and self._resting.failure_count((job.tenant, model_key(job))) < MOST_TRIES:
-                raise Unavailable(f"{job.id} waits for its plan {wanted(job)}: {error}") from None
+            if (
+                requested_plan(job) in MODEL_PARALLEL
+                and self._backoff.failure_count((job.tenant, model_key(job))) < MOST_TRIES
+            ):
+                raise Unavailable(f"{job.id} waits for its plan {requested_plan(job)}: {error}") from None
             return default_plan(job, len(members), known, hardware, str(error))
-        return replace(found, refused=refusal(wanted(job), found.refused)) if found.refused else found
+        return replace(found, refused=refusal(requested_plan(job), found.refused)) if found.refused else found
 
     def _question(self, job: Job, known: KnownModel | None, hardware: Hardware | None) -> Question | None:
         """What to ask the planner; None where it could say nothing."""
-        auto, ready = wanted(job) == "auto", self._glances.get(job.id)
-        margin = MARGIN if self._gauge.machine().sure else UNMEASURED
+        auto, ready = requested_plan(job) == "auto", self._glances.get(job.id)
+        margin = MARGIN if self._calibrator.machine().measured_here else UNMEASURED
         if hardware is None:
             return None
         if known is None:
             return GlanceQuestion(ready, hardware, margin) if ready is not None and auto else None
         if known.profile is None or (auto and not is_predictable(known.seen)):
             return None
-        return ChooseQuestion(_model(known), hardware, wanted(job), margin)
+        return ChooseQuestion(_model(known), hardware, requested_plan(job), margin)
 
     async def _ask(self, job: Job, question: Question, kind: type[T], within_s: float = WAIT_S) -> T:
         """The planner's answer; raises :class:`PlannerFailed`. A model that it failed with rests for a while."""
         model = job.tenant, model_key(job)
-        if self._resting.is_waiting(model):
+        if self._backoff.is_waiting(model):
             raise PlannerFailed("no plan could be worked out a moment ago")
         try:
             asked = asyncio.wrap_future(self._planner.ask(job.tenant, question, kind))
@@ -218,7 +223,7 @@ class Plans:
             raise PlannerFailed("the planner is busy") from None
         except PlannerFailed as error:
             tries, mark, now_s = (
-                self._resting.record_failure(model),
+                self._backoff.record_failure(model),
                 report_error("planning", error, job=job.id),
                 self._clock(),
             )
@@ -228,10 +233,10 @@ class Plans:
                 facts={"tries": tries},
             ))  # fmt: skip
             raise
-        self._resting.record_success(model)
+        self._backoff.record_success(model)
         return found
 
-    async def _first_time(self, job: Job) -> dict[str, Any] | None:
+    async def _original_plan(self, job: Job) -> dict[str, Any] | None:
         """Of a rerun: the plan that its workers ran the first time, if they ran one from beginning to end."""
         origin = await self._store.read(lambda connection: lineage.get(connection, job.id))
         plan = None if origin is None or origin.again is None else origin.again.get("plan")
@@ -245,7 +250,7 @@ class Plans:
         seats = [nodes[member.node] for member in ranked if member.node in nodes]
         if len(seats) < len(ranked) or len(ranked) > MOST_WORKERS:
             return None
-        return gang_hardware(seats, job.demand, self._gauge.machine())
+        return gang_hardware(seats, job.demand, self._calibrator.machine())
 
     # ------------------------------------------------------------ reviewing
 
@@ -255,10 +260,10 @@ class Plans:
         Where there are many, a few have their turn each time.
         """
         now_s = self._clock()
-        if 0.0 <= now_s - self._reviewed_s < EVERY_S:
+        if 0.0 <= now_s - self._reviewed_s < REVIEW_EVERY_S:
             return set()
         self._reviewed_s = now_s
-        turn = self._turn(live)
+        turn = self._next_to_review(live)
         pairs = await self._store.read(lambda connection: _running(connection, turn))
         changed: set[str] = set()
         for job, generation in pairs:
@@ -267,10 +272,10 @@ class Plans:
             known, hardware = await self.known(job), self._hardware(job, generation.members)
             if known is None or known.profile is None or hardware is None:
                 continue
-            if not in_full_swing(generation, workers(job.id)):
+            if not all_members_train(generation, workers(job.id)):
                 continue
             question = ReviewQuestion(
-                _model(known), job, generation, hardware, now_s, self._gauge.machine().sure,
+                _model(known), job, generation, hardware, now_s, self._calibrator.machine().measured_here,
                 restart_cost_s(job, generation), self._compute_s(generation),
             )  # fmt: skip
             try:
@@ -281,7 +286,7 @@ class Plans:
                 changed.add(job.id)
         return changed
 
-    def _turn(self, live: Collection[str]) -> list[str]:
+    def _next_to_review(self, live: Collection[str]) -> list[str]:
         """The next gangs to be reviewed, in the order of their names."""
         ordered = sorted(live)
         start = bisect_right(ordered, self._reviewed) if len(ordered) > MOST_REVIEWED else 0
@@ -291,9 +296,9 @@ class Plans:
 
     async def _apply(self, job: Job, generation: Generation, known: KnownModel, found: Review, now_s: float) -> bool:
         plan = found.plan
-        if found.disagrees is not None and plan is not None and self._off(found.disagrees):
+        if found.disagrees is not None and plan is not None and self._machine_changed(found.disagrees):
             plan = {**plan, "doubted": True}
-            self._gauge.doubt()
+            self._calibrator.doubt()
         if plan is None:
             return False
 
@@ -308,23 +313,23 @@ class Plans:
                 known_models.update(connection, job.tenant, known.key, seen=found.seen)
             if found.better is None:
                 return False
-            return self._again(connection, stored, live[-1], found.better, now_s)
+            return self._replan(connection, stored, live[-1], found.better, now_s)
 
         again = await self._store.write(work)
         self._known.pop((job.tenant, model_key(job)), None)
         return again
 
-    def _again(self, connection: Connection, job: Job, now: Generation, better: Choice, now_s: float) -> bool:
+    def _replan(self, connection: Connection, job: Job, now: Generation, better: Choice, now_s: float) -> bool:
         """A new generation of the same workers, or those of them that it takes, for the sake of its plan."""
         one, before = better.estimate, dict(now.plan or {}).get("id", "replicas")
         reason = Reason(BETTER_PLAN, f"{one.plan.id} instead of {before}: {better.reason}")
-        gang = Seated(job, now.members, reason, now, choice=chosen(better, wanted(job)))
+        gang = SeatedGang(job, now.members, reason, now, choice=stored_choice(better, requested_plan(job)))
         taken, facts = generations.ports_in_use(connection), {"plan": one.plan.id, "step_s": one.step_s}
-        return store(connection, gang, self._nodes(), now_s, taken, facts)
+        return store_generation(connection, gang, self._nodes(), now_s, taken, facts)
 
-    def _off(self, ratio: float) -> bool:
+    def _machine_changed(self, ratio: float) -> bool:
         """Whether the machine seems to be another than the one that was measured."""
-        profile = self._gauge.machine().measured
+        profile = self._calibrator.machine().measured
         return profile is not None and differs_from_profile(profile, float(profile["flops_per_s"]["float32"]) / ratio)
 
     # ------------------------------------------------------------ curves
@@ -335,20 +340,20 @@ class Plans:
         self._glances = {job.id: self._glances[job.id] for job in active if job.id in self._glances}
         if not stored and not self._known and not self._computing:
             return
-        places = self._places = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
+        places = self._model_keys = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
         for gone in set(self._known) - set(places.values()):
             del self._known[gone]  # in memory is only what jobs on their way need
         self._computing = {job: seen for job, seen in self._computing.items() if job in places}
         known = [(job, await self.known(job)) for job in active if places.get(job.id) in stored]
         pairs = [(job, model) for job, model in known if model is not None and model.profile is not None]
         if pairs or len(self._curves):
-            nodes, machine = tuple(self._nodes().values()), self._gauge.machine()
-            await asyncio.to_thread(self._curves.learn, pairs, nodes, machine)
+            nodes, machine = tuple(self._nodes().values()), self._calibrator.machine()
+            await asyncio.to_thread(self._curves.refresh, pairs, nodes, machine)
 
     def curve(self, job: Job) -> CalibratedCurve | None:
         """How fast it would be on any gang, corrected by what was measured; None while its model is not known."""
         try:
-            return self._curves.of(job)
+            return self._curves.curve_of(job)
         except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that its worker measured
             report_error("pulling a speed curve", error, job=job.id)
             return None

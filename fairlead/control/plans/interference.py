@@ -17,13 +17,13 @@ WINDOW_S = 6.0
 LEAST_STEPS = 8
 """... and for so many steps."""
 
-SETTLES_S = 3.0
+SETTLE_S = 3.0
 """What a new generation does first says little about its speed."""
 
-LOOK_S = 1.0
+LOOK_EVERY_S = 1.0
 """So often windows are looked at, at the most: rounds may be further apart."""
 
-RECENT = 0.5
+NEWEST_WEIGHT = 0.5
 """How much the newest window alone counts against those before."""
 
 Pair = tuple[str, str]
@@ -64,21 +64,21 @@ class InterferenceWatch:
         self._alone: dict[str, dict[tuple[int, float], float]] = {}  # job -> (size, pace) -> steps per second
         self._looked_s = 0.0
 
-    def sit(self, gangs: Sequence[GangPlacement], alive: Collection[str]) -> None:
+    def set_placements(self, gangs: Sequence[GangPlacement], alive: Collection[str]) -> None:
         """From now on these gangs hold devices; who is not alive is forgotten, but not what was learned."""
         self._gangs, self._others = gangs, None
         self._steps = {job: step for job, step in self._steps.items() if job in alive}
         self._windows = {job: window for job, window in self._windows.items() if job in alive}
         self._alone = {job: speeds for job, speeds in self._alone.items() if job in alive}
 
-    def hear(self, job: str, body: object) -> None:
+    def record_progress(self, job: str, body: object) -> None:
         """Take in how far a gang has come."""
         if isinstance(body, wire.Progress):
             self._steps[job] = (body.generation, body.step)
 
-    def look(self, now_s: float) -> dict[Pair, float]:
+    def close_windows(self, now_s: float) -> dict[Pair, float]:
         """Close the windows that are full; returns what is known anew of which pairs."""
-        if 0.0 <= now_s - self._looked_s < LOOK_S:
+        if 0.0 <= now_s - self._looked_s < LOOK_EVERY_S:
             return {}
         self._looked_s = now_s
         others = self._others = _neighbours(self._gangs) if self._others is None else self._others
@@ -91,7 +91,7 @@ class InterferenceWatch:
     def _watched(self, now_s: float, gang: GangPlacement, beside: tuple[str, ...]) -> Observation | None:
         """What a whole window of this gang beside others says, if one has just ended and it is known alone."""
         generation, step = self._steps.get(gang.job, (0, 0))
-        if gang.since_s is None or now_s - gang.since_s < SETTLES_S or generation != gang.generation:
+        if gang.since_s is None or now_s - gang.since_s < SETTLE_S or generation != gang.generation:
             self._windows.pop(gang.job, None)
             return None
         window = self._windows.get(gang.job)
@@ -106,7 +106,7 @@ class InterferenceWatch:
         known, speed = alone.get(key), steps / for_s
         if beside:
             return None if known is None else Observation(gang.kind, beside, speed, known)
-        alone[key] = speed if known is None else known + RECENT * (speed - known)
+        alone[key] = speed if known is None else known + NEWEST_WEIGHT * (speed - known)
         return None
 
 
@@ -120,7 +120,7 @@ def _neighbours(gangs: Sequence[GangPlacement]) -> dict[str, tuple[str, ...]]:
             for gang in gangs}  # fmt: skip
 
 
-def sittings(
+def gang_placements(
     jobs: Iterable[JobState], known: Mapping[str, Job], live: Mapping[str, Sequence[Generation]],
     paces: Mapping[str, float],
 ) -> list[GangPlacement]:  # fmt: skip

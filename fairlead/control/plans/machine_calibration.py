@@ -45,7 +45,7 @@ class StoredCalibration:
         except OSError:
             return Machine(None, self._shared)
         if self._read[0] != stamp:
-            self._read = stamp, Machine(_sound(self._file), self._shared)
+            self._read = stamp, Machine(_read_measurement(self._file), self._shared)
         return self._read[1]
 
     def doubt(self) -> None:
@@ -55,9 +55,9 @@ class StoredCalibration:
             self._doubted.touch()
 
     @property
-    def wanted(self) -> bool:
+    def needs_measuring(self) -> bool:
         """Whether there is something to measure."""
-        return self._doubted.exists() or not self.machine().sure
+        return self._doubted.exists() or not self.machine().measured_here
 
     async def measure(self) -> bool:
         """Measure now, in a process of its own that gives way to everybody; whether it worked."""
@@ -77,14 +77,14 @@ class StoredCalibration:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, 9)  # with the two between which it measures
                 await process.wait()
-        if code != 0 or _sound(part) is None:
+        if code != 0 or _read_measurement(part) is None:
             return False
         part.replace(self._file)
         self._doubted.unlink(missing_ok=True)
         return True
 
 
-def _sound(file: Path) -> Mapping[str, Any] | None:
+def _read_measurement(file: Path) -> Mapping[str, Any] | None:
     """What was measured, if it is all that the planner wants to know."""
     try:
         found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -121,7 +121,7 @@ class IdleCalibration:
             return False
         if self._quiet_since_s is None:
             self._quiet_since_s = now_s
-        if now_s - self._quiet_since_s < IDLE_S or now_s < self._not_before_s or not self._gauge.wanted:
+        if now_s - self._quiet_since_s < IDLE_S or now_s < self._not_before_s or not self._gauge.needs_measuring:
             return False
         try:
             return bool(await self._store.read(known_models.keys))

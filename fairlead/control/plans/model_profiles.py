@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.control.reconcile.worker_messages import plain_value
+from fairlead.control.reconcile.worker_messages import check_plain_value
 from fairlead.control.records import Generation, GenerationPhase, Job, KnownModel
 from fairlead.control.store import events, generations, known_models
 from fairlead.errors import InvalidSpec
@@ -39,11 +39,11 @@ def model_key(job: Job) -> str:
     return str(job.facts.get("model") or job.id)
 
 
-def accepted(said: wire.Profiled) -> ModelProfile | None:
+def check_profile(said: wire.Profiled) -> ModelProfile | None:
     """The profile that a worker sends, None if it has none to send. ValueError for what no honest worker would say."""
     if not said.profile:
         return None
-    plain_value(said.profile, "a profile")
+    check_plain_value(said.profile, "a profile")
     if len(msgspec.msgpack.encode(said.profile)) > MOST_BYTES:
         raise ValueError("a profile that is too large")
     try:
@@ -89,7 +89,7 @@ def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: 
     What makes no sense is no reason to end the training: it goes on without a plan.
     """
     try:
-        profile, why_not = accepted(said), said.why_not[:LONGEST_REASON]
+        profile, why_not = check_profile(said), said.why_not[:LONGEST_REASON]
     except ValueError as error:
         profile, why_not = None, f"what its worker found out cannot be used: {error}"
     plain = None if profile is None else msgspec.to_builtins(profile)
@@ -103,26 +103,26 @@ def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: 
         events.append(connection, time_s=now_s, kind="planner-blind", text=text, tenant=job.tenant, job=job.id)
 
 
-def planners_plan(connection: Connection, job: Job) -> str | None:
+def running_planner_plan(connection: Connection, job: Job) -> str | None:
     """The id of the planner's plan that the gang runs and that may be to blame; None if it runs plain replicas."""
-    suspect = _suspect(connection, job)
+    suspect = _suspect_plan(connection, job)
     return None if suspect is None else str(suspect[0]["id"])
 
 
-def _suspect(connection: Connection, job: Job) -> tuple[dict[str, Any], KnownModel] | None:
+def _suspect_plan(connection: Connection, job: Job) -> tuple[dict[str, Any], KnownModel] | None:
     live = generations.live_by_job(connection, {job.id}).get(job.id, [])
-    plan = _planners(live[-1]) if live else None
+    plan = _planner_choice(live[-1]) if live else None
     known = known_models.get(connection, job.tenant, model_key(job)) if plan else None
     return None if plan is None or known is None else (plan, known)
 
 
-def blame_plan(connection: Connection, job: Job, error: str) -> str | None:
+def ban_plan(connection: Connection, job: Job, error: str) -> str | None:
     """The id of the planner's plan that a gang failed under, banned from now on; None if it ran plain replicas.
 
     Whether the plan or the user's code was at fault is not known: so the gang starts over without the plan, from its
     last snapshot, and what fails then is the code's own.
     """
-    suspect = _suspect(connection, job)
+    suspect = _suspect_plan(connection, job)
     if suspect is None:
         return None
     plan, known = suspect
@@ -131,7 +131,7 @@ def blame_plan(connection: Connection, job: Job, error: str) -> str | None:
     return str(plan["id"])
 
 
-def _planners(generation: Generation) -> dict[str, Any] | None:
+def _planner_choice(generation: Generation) -> dict[str, Any] | None:
     """Its plan, if the planner chose one that is not what would have run anyway."""
     plan = generation.plan
     if generation.phase is GenerationPhase.PLANNED or plan is None or plan.get("chosen") != "planner":

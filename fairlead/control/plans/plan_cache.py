@@ -30,7 +30,7 @@ class PlanCache:
     def ask(self, tenant: str, question: Question, kind: Any) -> Future[Any]:
         if not isinstance(question, ChooseQuestion | GlanceQuestion):
             return self._planner.ask(tenant, question, kind)
-        question = replace(question, hardware=_anywhere(question.hardware))
+        question = replace(question, hardware=_without_node_names(question.hardware))
         try:
             mark = blake2b(tenant.encode() + b"\0" + msgspec.msgpack.encode(question)).digest()
         except (TypeError, ValueError, OverflowError, RecursionError):
@@ -40,7 +40,7 @@ class PlanCache:
             self._asked[mark] = asked
         if len(self._asked) > MOST:
             self._asked.popitem(last=False)
-        return _own(asked)
+        return _separate_future(asked)
 
     def warm(self) -> None:
         self._planner.warm()
@@ -49,7 +49,7 @@ class PlanCache:
         self._planner.close()
 
 
-def _anywhere(hardware: Hardware) -> Hardware:
+def _without_node_names(hardware: Hardware) -> Hardware:
     """The same devices as far from each other, whatever their nodes are called."""
     names: dict[str, str] = {}
     seats = tuple(
@@ -60,7 +60,7 @@ def _anywhere(hardware: Hardware) -> Hardware:
     return replace(hardware, seats=seats, cores={names.get(node, node): n for node, n in hardware.cores.items()})
 
 
-def _own(asked: Future[Any]) -> Future[Any]:
+def _separate_future(asked: Future[Any]) -> Future[Any]:
     """The same answer for one who may lose patience."""
     own: Future[Any] = Future()
 

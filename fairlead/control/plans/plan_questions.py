@@ -13,8 +13,8 @@ import msgspec
 
 from fairlead import wire
 from fairlead.cluster import Node
-from fairlead.control.plans.gang_hardware import HardwareByType, Machine, kinds
-from fairlead.control.plans.replanning import LearnedModel, Review, review, told_choice
+from fairlead.control.plans.gang_hardware import HardwareByType, Machine, hardware_by_type
+from fairlead.control.plans.replanning import LearnedModel, Review, describe_choice, review
 from fairlead.control.records import Generation, Job
 from fairlead.planning.curves import speed_curve
 from fairlead.planning.model_coarsening import coarsened
@@ -54,7 +54,7 @@ class ChooseQuestion(msgspec.Struct, frozen=True, tag="choose"):
     def answer(self) -> ChosenPlan:
         model = corrected(self.model.pieces(), self.hardware, self.model.seen)
         found = choose_plan(model, self.hardware, wanted=self.wanted, banned=self.model.banned, margin=self.margin)
-        return chosen(found, self.wanted)
+        return stored_choice(found, self.wanted)
 
 
 class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
@@ -71,7 +71,7 @@ class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
         model = sketch_profile(ready.parameters, ready.batch_size, ready.samples, ready.glance)
         found = choose_plan(model, self.hardware, margin=self.margin)
         reason = f"{found.reason} (judged by its first passes: no run of this model was long enough to look closer)"
-        return ChosenPlan(told_choice(found, reason, "planner"), found.plan.members)
+        return ChosenPlan(describe_choice(found, reason, "planner"), found.plan.members)
 
 
 class ReviewQuestion(msgspec.Struct, frozen=True, tag="review"):
@@ -116,9 +116,9 @@ class ChosenPlan:
     refused: str = ""  # why what was asked for by name can never run here
 
 
-def chosen(found: Choice, wanted: str) -> ChosenPlan:
+def stored_choice(found: Choice, wanted: str) -> ChosenPlan:
     """A plan as it is stored; ``wanted``: what was asked for."""
-    said = told_choice(found, found.reason, "planner" if wanted == "auto" else "asked")
+    said = describe_choice(found, found.reason, "planner" if wanted == "auto" else "asked")
     return ChosenPlan(said, found.plan.members, found.refused)
 
 
@@ -138,7 +138,7 @@ def curve_table(
 
     They are those of plans that the job would be given: of those that it asks for, without those that failed with it.
     """
-    ground = kinds(nodes, job.demand, machine)
+    ground = hardware_by_type(nodes, job.demand, machine)
     if ground is None or not is_predictable(seen):
         return None
     most = min(job.max_workers, ground.count, LARGEST)

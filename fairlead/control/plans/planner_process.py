@@ -41,11 +41,11 @@ class PlannerFailed(Exception):
     """There is no answer: why, in words for whoever asks ``fairlead why``."""
 
 
-class TooMany(PlannerFailed):
+class TooManyQuestions(PlannerFailed):
     """This tenant has asked enough for now."""
 
 
-class Fault(PlannerFailed):
+class PlannerFault(PlannerFailed):
     """An exception of our own; its words may hold what was asked with."""
 
 
@@ -57,7 +57,7 @@ class Question(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ProcessSpec:
     """What a process does, and within which bounds."""
 
     questions: str = "fairlead.control.plans.plan_questions"  # the module of what it is asked
@@ -69,7 +69,7 @@ class Work:
     idle_s: float | None = None  # without a question for so long it ends; None: it stays
 
 
-PLANS = Work()
+PLANS = ProcessSpec()
 
 
 class Planner(Protocol):
@@ -93,7 +93,7 @@ class InlinePlanner:
         try:
             answered.set_result(question.answer())
         except Exception as error:  # noqa: BLE001 (as the process would say it)
-            answered.set_exception(Fault(_in_words(error)))
+            answered.set_exception(PlannerFault(_describe_error(error)))
         return answered
 
     def warm(self) -> None:
@@ -106,15 +106,15 @@ class InlinePlanner:
 class PlannerProcess:
     """Starts it when it is first needed, and anew when it ended."""
 
-    def __init__(self, work: Work = PLANS) -> None:
-        self._desk = _Desk(work)
-        self._end = weakref.finalize(self, self._desk.close)
+    def __init__(self, work: ProcessSpec = PLANS) -> None:
+        self._queue = _QuestionQueue(work)
+        self._end = weakref.finalize(self, self._queue.close)
 
     def ask(self, tenant: str, question: Question, kind: Any) -> Future[Any]:
-        return self._desk.put(tenant, question, kind)
+        return self._queue.put(tenant, question, kind)
 
     def warm(self) -> None:
-        self._desk.warm()
+        self._queue.warm()
 
     def close(self) -> None:
         self._end()
@@ -124,35 +124,37 @@ class PlannerProcess:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingQuestion:
     frame: bytes
     kind: Any
     answer: Future[Any]
 
 
-class _Desk:
+class _QuestionQueue:
     """Questions by tenant, and the thread that takes them to the process one by one."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: ProcessSpec) -> None:
         self._work = work
-        self._waiting: OrderedDict[str, deque[_Asked]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[_PendingQuestion]] = OrderedDict()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._child: _Child | None = None
+        self._child: _ChildProcess | None = None
         self._closed = False
 
     def put(self, tenant: str, question: Question, kind: Any) -> Future[Any]:
-        asked = _Asked(b"", kind, Future())
+        asked = _PendingQuestion(b"", kind, Future())
         try:
             asked.frame = framing.pack(cast(msgspec.Struct, question))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            asked.answer.set_exception(PlannerFailed(_in_words(error)))
+            asked.answer.set_exception(PlannerFailed(_describe_error(error)))
             return asked.answer
         with self._changed:
             line = self._waiting.setdefault(tenant, deque())
             if self._closed or len(line) >= self._work.most_waiting:
                 few = f"{self._work.most_waiting} questions of this tenant wait for an answer already"
-                asked.answer.set_exception(PlannerFailed("the platform ends") if self._closed else TooMany(few))
+                asked.answer.set_exception(
+                    PlannerFailed("the platform ends") if self._closed else TooManyQuestions(few)
+                )
                 return asked.answer
             line.append(asked)
             self._begin()
@@ -175,7 +177,7 @@ class _Desk:
             if self._child is not None:
                 self._child.end()
 
-    def _next(self) -> _Asked | None:
+    def _next(self) -> _PendingQuestion | None:
         """The oldest question of the tenant whose turn it is."""
         with self._changed:
             while not self._waiting and not self._closed:
@@ -193,7 +195,7 @@ class _Desk:
 
     def _serve(self) -> None:
         with suppress(OSError):  # the first question tells
-            self._started()
+            self._ensure_child()
         while (asked := self._next()) is not None:
             if not asked.answer.set_running_or_notify_cancel():
                 continue
@@ -204,21 +206,21 @@ class _Desk:
         if self._child is not None:
             self._child.end()
 
-    def _started(self) -> _Child | None:
+    def _ensure_child(self) -> _ChildProcess | None:
         with self._changed:
             if not self._closed:
-                self._child = self._child or _Child(self._work)
+                self._child = self._child or _ChildProcess(self._work)
             return None if self._closed else self._child
 
-    def _answer(self, asked: _Asked) -> Any:
+    def _answer(self, asked: _PendingQuestion) -> Any:
         child = None
         try:
-            child = self._started()
+            child = self._ensure_child()
             if child is None:
                 raise PlannerFailed("the platform ends")
             reply = child.ask(asked.frame, self._work.wall_s)
             if reply.error is not None:
-                raise Fault(reply.error)
+                raise PlannerFault(reply.error)
             return msgspec.msgpack.decode(reply.value, type=asked.kind)
         except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
             self._child = None
@@ -233,10 +235,10 @@ class _Reply(msgspec.Struct):
     error: str | None = None
 
 
-class _Child:
+class _ChildProcess:
     """The process, and the pipes to it; it ends with this side, when its own is closed."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: ProcessSpec) -> None:
         environment = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
         environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # it is to take one core at the most
         self._work = work
@@ -278,7 +280,7 @@ class _Child:
         return f"the planner ended ({type(error).__name__})"
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"the planner failed: {type(error).__name__}: {error}"[:300]
 
 
@@ -297,7 +299,7 @@ def serve(source: BinaryIO, sink: BinaryIO, questions: str, cpu_s: float, nice: 
             try:
                 reply = _Reply(msgspec.Raw(msgspec.msgpack.encode(question.answer())))
             except Exception as error:  # noqa: BLE001 (a process's edge: it is told to whoever asked)
-                reply = _Reply(error=_in_words(error))
+                reply = _Reply(error=_describe_error(error))
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             sink.write(framing.pack(reply))
             sink.flush()

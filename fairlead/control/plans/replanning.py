@@ -42,20 +42,20 @@ class Review:
     disagrees: float | None = None  # measured over predicted, when it has been far off for long
 
 
-def told(one: Estimate, reason: str, chosen: str) -> dict[str, Any]:
+def describe_plan(one: Estimate, reason: str, chosen: str) -> dict[str, Any]:
     """A plan with its prediction, as it is stored and shown; ``plan`` is None where workers need to know nothing."""
     return {
-        **plain(one.plan, reason, chosen), "step_s": one.step_s, "samples_per_s": one.samples_per_s,
+        **unpredicted_plan(one.plan, reason, chosen), "step_s": one.step_s, "samples_per_s": one.samples_per_s,
         "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory",
     }  # fmt: skip
 
 
-def told_choice(found: Choice, reason: str, chosen: str) -> dict[str, Any]:
+def describe_choice(found: Choice, reason: str, chosen: str) -> dict[str, Any]:
     """A plan with what it was weighed against."""
-    return {**told(found.estimate, reason, chosen), "candidates": found.rows()}
+    return {**describe_plan(found.estimate, reason, chosen), "candidates": found.rows()}
 
 
-def plain(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
+def unpredicted_plan(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
     """A plan of which nothing is predicted."""
     usual = plan == replica_plan(plan.workers_used) or (plan_family(plan) == "dp" and _only_shares(plan))
     written = None if usual or plan.workers_used == 1 else {**plan.to_plain(), "members": []}
@@ -88,27 +88,27 @@ def review(
     """
     measured_s = measured_step_s(job, generation, now_s)
     model = corrected(known.profile, hardware, known.seen)
-    now = _now(generation, model, hardware)
+    now = _estimate_now(generation, model, hardware)
     plan = dict(generation.plan or {})
     if "step_s" not in plan:  # nobody knew the model when it began
         reason = plan.get("reason") or "whole copies, as nothing was known of the model when it began"
-        plan = told(now, str(reason), str(plan.get("chosen", "default")))
+        plan = describe_plan(now, str(reason), str(plan.get("chosen", "default")))
     if measured_s is None:
         return Review(plan=plan if generation.plan != plan else None)
     age_s = now_s - (now_s if generation.running_s is None else generation.running_s)
     if age_s < 2 * float(plan.get("measured_after_s", 0.0)):
         return Review()
     ratio = measured_s / float(plan["step_s"])
-    seen = _taught(known, now.plan, hardware, measured_s, compute_s)
+    seen = _learned(known, now.plan, hardware, measured_s, compute_s)
     plan = {name: value for name, value in plan.items() if name != OFFERED}  # as more is known now
     plan |= {"measured_step_s": measured_s, "measured_after_s": age_s}
     wiser = LearnedModel(known.profile, seen, known.banned)
-    better = _better(job, wiser, now.plan, hardware, measured_s, restart_s, sure=sure)
+    better = _better_plan(job, wiser, now.plan, hardware, measured_s, restart_s, sure=sure)
     off = ratio if age_s >= LONG_S and not plan.get("doubted") else None
     return Review(plan, seen, measured_s, better, off)
 
 
-def _taught(
+def _learned(
     known: LearnedModel, plan: Plan, hardware: Hardware, step_s: float, compute_s: float | None
 ) -> dict[str, float]:
     """What was seen before and now: how slow these workers compute, and how slow plans of this kind are on them."""
@@ -129,11 +129,11 @@ def measured_step_s(job: Job, generation: Generation, now_s: float) -> float | N
     return age_s / steps if age_s >= ENOUGH_S and steps >= ENOUGH_STEPS else None
 
 
-def _now(generation: Generation, model: ModelProfile, hardware: Hardware) -> Estimate:
+def _estimate_now(generation: Generation, model: ModelProfile, hardware: Hardware) -> Estimate:
     return estimate(model, Topology(hardware), running_plan(generation))
 
 
-def _better(
+def _better_plan(
     job: Job, known: LearnedModel, plan: Plan, hardware: Hardware, step_s: float, restart_s: float, *, sure: bool
 ) -> Choice | None:
     """Another plan for the same workers, if it is clearly faster and enough is left to do."""
@@ -145,7 +145,7 @@ def _better(
     here = estimate(model, Topology(hardware), plan)
     if found.refused or not found.estimate.fits:
         return None  # it runs as it is; what might break it is no improvement
-    if found.plan == plan or plain(found.plan, "", "")["id"] == plan.id or not job.total_steps:
+    if found.plan == plan or unpredicted_plan(found.plan, "", "")["id"] == plan.id or not job.total_steps:
         return None
     gain = here.adjusted_step_s / found.estimate.adjusted_step_s
     saved_s = (job.total_steps - job.step) * step_s * (1 - 1 / gain)

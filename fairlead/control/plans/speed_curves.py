@@ -42,21 +42,21 @@ class SpeedCurves:
         self._asked: dict[object, Future[CurveTable | None]] = {}  # not answered yet
         self._planned: dict[object, CalibratedCurve | None] = {}  # by all that it depends on
         self._of: dict[str, object] = {}  # by job
-        self._pulled: dict[str, tuple[object, CalibratedCurve]] = {}
-        self._ground: object = None
-        self._grounds = 0  # how many there have been
+        self._calibrated: dict[str, tuple[object, CalibratedCurve]] = {}
+        self._hardware: object = None
+        self._hardware_changes = 0  # how many there have been
 
     def __len__(self) -> int:
         return len(self._of)
 
-    def learn(self, pairs: Sequence[tuple[Job, KnownModel]], nodes: Sequence[Node], machine: Machine) -> None:
+    def refresh(self, pairs: Sequence[tuple[Job, KnownModel]], nodes: Sequence[Node], machine: Machine) -> None:
         """Have the planner's curves for these jobs ready, and forget all others."""
         until_s = self._clock() + BUDGET_S
-        ground = self._standing_on((tuple(sorted(_looks(node) for node in nodes)), machine.looks))
+        ground = self._hardware_version((tuple(sorted(_node_fingerprint(node) for node in nodes)), machine.fingerprint))
         before, self._of = self._of, {}
         stamps: dict[str, object] = {}
         for job, known in pairs:
-            wants = (job.min_workers, job.max_workers, tuple(sorted(job.demand.items())), _wanted(job))
+            wants = (job.min_workers, job.max_workers, tuple(sorted(job.demand.items())), _requested_plan(job))
             stamp: object = (
                 ground, wants, known.tenant, known.key, tuple(sorted(known.seen.items())), tuple(sorted(known.banned)),
             )  # fmt: skip
@@ -68,22 +68,22 @@ class SpeedCurves:
         wait([self._asked[stamp] for stamp in stamps.values() if stamp in self._asked],
              timeout=max(0.0, until_s - self._clock()))  # fmt: skip
         for job, _ in pairs:
-            self._answered(stamps[job.id], job)
+            self._take_answer(stamps[job.id], job)
             known_by_now = stamps[job.id] in self._planned
             self._of[job.id] = stamps[job.id] if known_by_now else before.get(job.id)  # an older one will do
         used = {*self._of.values(), *stamps.values()}
         self._planned = {stamp: curve for stamp, curve in self._planned.items() if stamp in used}
         for stamp in self._asked.keys() - used:
             self._asked.pop(stamp).cancel()
-        self._pulled = {job: pulled for job, pulled in self._pulled.items() if job in self._of}
+        self._calibrated = {job: pulled for job, pulled in self._calibrated.items() if job in self._of}
 
-    def _standing_on(self, ground: object) -> int:
+    def _hardware_version(self, ground: object) -> int:
         """A number for the nodes and the machine as they are: thousands of jobs are stamped with it in every round."""
-        if ground != self._ground:
-            self._ground, self._grounds = ground, self._grounds + 1
-        return self._grounds
+        if ground != self._hardware:
+            self._hardware, self._hardware_changes = ground, self._hardware_changes + 1
+        return self._hardware_changes
 
-    def _answered(self, stamp: object, job: Job) -> None:
+    def _take_answer(self, stamp: object, job: Job) -> None:
         """Take the answer, if it is there. Where there is none, the job goes without a curve until more is known."""
         asked = self._asked.get(stamp)
         if asked is None or not asked.done():
@@ -91,12 +91,12 @@ class SpeedCurves:
         del self._asked[stamp]
         try:
             curve = _curve(asked.result())
-            self._planned[stamp] = None if curve is None else paced(curve)
+            self._planned[stamp] = None if curve is None else in_worker_units(curve)
         except (PlannerFailed, ArithmeticError, LookupError, ValueError) as error:
             report_error("working out a speed curve", error, job=job.id)
             self._planned[stamp] = None
 
-    def of(self, job: Job) -> CalibratedCurve | None:
+    def curve_of(self, job: Job) -> CalibratedCurve | None:
         """As measured at the sizes that were, elsewhere as planned and off by as much as the nearest measured size."""
         stamp = self._of.get(job.id)
         pace = self._planned.get(stamp)
@@ -107,12 +107,12 @@ class SpeedCurves:
         if not speeds:
             return pace
         key = (stamp, tuple(sorted(speeds.items())))
-        if self._pulled.get(job.id, (None, pace))[0] != key:
-            self._pulled[job.id] = key, paced(pulled(_times(pace.curve, pace.unit), speeds))
-        return self._pulled[job.id][1]
+        if self._calibrated.get(job.id, (None, pace))[0] != key:
+            self._calibrated[job.id] = key, in_worker_units(scaled_to_measured(_scaled(pace.curve, pace.unit), speeds))
+        return self._calibrated[job.id][1]
 
 
-def _looks(node: Node) -> tuple[object, ...]:
+def _node_fingerprint(node: Node) -> tuple[object, ...]:
     """All of a node that a curve depends on."""
     given = node.capacity
     return (
@@ -121,11 +121,11 @@ def _looks(node: Node) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _wanted(job: Job) -> str:
+def _requested_plan(job: Job) -> str:
     return str(job.facts.get("plan", "auto"))
 
 
-def planned(
+def planned_curve(
     model: ModelProfile, seen: Mapping[str, float], job: Job, nodes: Iterable[Node], machine: Machine,
     banned: Collection[str] = (),
 ) -> SpeedCurve | None:  # fmt: skip
@@ -138,19 +138,19 @@ def _curve(table: CurveTable | None) -> SpeedCurve | None:
     return curve if curve is not None and curve.fastest() > 0 else None
 
 
-def paced(curve: SpeedCurve) -> CalibratedCurve:
+def in_worker_units(curve: SpeedCurve) -> CalibratedCurve:
     """A curve of samples per second in the units of the scheduler."""
     least = curve.sizes[0]
     unit = curve.fastest(least) / least or curve.fastest() / curve.sizes[-1]
-    return CalibratedCurve(_times(curve, 1 / unit), unit)
+    return CalibratedCurve(_scaled(curve, 1 / unit), unit)
 
 
-def _times(curve: SpeedCurve, by: float) -> SpeedCurve:
+def _scaled(curve: SpeedCurve, by: float) -> SpeedCurve:
     table = {kind: tuple(tuple(v * by for v in level) for level in levels) for kind, levels in curve.speeds.items()}
     return SpeedCurve(curve.sizes, table)
 
 
-def pulled(curve: SpeedCurve, measured: Mapping[int, float]) -> SpeedCurve:
+def scaled_to_measured(curve: SpeedCurve, measured: Mapping[int, float]) -> SpeedCurve:
     """The curve through what was measured, in proportion between and beyond."""
     off = {size: speed / curve.fastest(size) for size, speed in measured.items() if curve.fastest(size) > 0}
     if not off:

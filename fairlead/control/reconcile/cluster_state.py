@@ -1,4 +1,4 @@
-"""From what is stored and seen to the scheduler's state, and from its seats back to workers: pure."""
+"""Builds the scheduler's state from stored rows and worker facts, and what a gang's ranks need from its seats. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from fairlead.cluster import Node, Placement
 from fairlead.control.plans.speed_curves import CalibratedCurve
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.reconcile.rendezvous import Rendezvous
-from fairlead.control.reconcile.stragglers import slow_seats
+from fairlead.control.reconcile.stragglers import straggler_nodes
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.recovery.deaths import OTHERS, Cause
 from fairlead.scheduling.state import ClusterState, JobState, SpentBudget, TenantState
 
 RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
-"""What a new generation of a training, or of a command, is taken to cost before any was seen to come up."""
+"""Assumed cost of a new generation of a training, or of a command, before one was measured."""
 
 WORTH_GROWING_S = 3.0
-"""A training that is over sooner, as fast as it goes now, is left as it is."""
+"""A training that would end sooner than this at its present speed does not grow."""
 
 LEAST_RESTART_S, MOST_RESTART_S = 0.5, 300.0
-"""A moment's luck or a node that hung says little about the next time."""
+"""Bounds of the measured cost: an outlier says little about the next time."""
 
 _NOT_ITS_FAULT = frozenset({*map(str, OTHERS), str(Cause.KILLED)})
 
@@ -43,29 +43,29 @@ def cluster_state(
     spent: Mapping[str, SpentBudget] | None = None,
     used: Mapping[str, Mapping[str, float]] | None = None,
     curves: Callable[[Job], CalibratedCurve | None] = lambda job: None,
-    aside: Collection[str] = (),
-    poison: dict[str, Exception] | None = None,
+    quarantined: Collection[str] = (),
+    invalid_jobs: dict[str, Exception] | None = None,
 ) -> ClusterState:
     """The value that one round of decisions depends on.
 
-    Jobs ``aside`` only hold what they hold. So do those whose own facts cannot be understood; ``poison`` gets them,
-    and without it the error is raised.
+    Jobs in quarantine only hold what they hold. So do jobs whose own facts are invalid; these are put into
+    ``invalid_jobs``, without which the error is raised.
     """
     outdated = {node.name for node in nodes if node.outdated}
 
     def state_of(job: Job) -> JobState | None:
         live, workers = generations.get(job.id, ()), facts.get(job.id, {})
-        if job.id in aside:
-            return inert(job, live, workers)
+        if job.id in quarantined:
+            return inert_job_state(job, live, workers)
         try:
             own = None if used is None else used.get(job.id)
             made = job_state(job, live, workers, cooling=job.id in cooling, used=own, pace=curves(job))
         except Exception as error:
-            if poison is None:
+            if invalid_jobs is None:
                 raise
-            poison[job.id] = error
-            return inert(job, live, workers)
-        return _kept_whole(made, outdated)
+            invalid_jobs[job.id] = error
+            return inert_job_state(job, live, workers)
+        return _fixed_on_outdated_nodes(made, outdated)
 
     return ClusterState(
         now_s=now_s,
@@ -87,8 +87,8 @@ def tenant_state(tenant: Tenant, attained_device_s: float = 0.0, spent: SpentBud
     )  # fmt: skip
 
 
-def _kept_whole(job: JobState, outdated: set[str]) -> JobState:
-    """A gang on nodes of another version cannot take in workers of this one: it stays as large as it is."""
+def _fixed_on_outdated_nodes(job: JobState, outdated: set[str]) -> JobState:
+    """Fixes the size of a gang on outdated nodes: it cannot take in workers of this version."""
     return replace(job, elastic=False) if outdated and not outdated.isdisjoint(job.seats) else job
 
 
@@ -96,17 +96,17 @@ def job_state(
     job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool,
     used: Mapping[str, float] | None = None, pace: CalibratedCurve | None = None,
 ) -> JobState:  # fmt: skip
-    """One job as the scheduler sees it; ``used`` is what its workers were seen to take, ``pace`` what they may do.
+    """One job as the scheduler sees it; ``used`` is what its workers were measured to use, ``pace`` how fast it may
+    run.
 
-    One that does not know yet how much there is to do, and has something promised or said how long it takes, is better
-    off without a curve.
+    A job with unknown remaining work that has a deadline or a stated duration gets no curve: it is better off without.
     """
     newest = live[-1] if live else None
     broken = is_broken(job, live)
-    settled = job.phase is JobPhase.RUNNING and newest is not None and in_full_swing(newest, workers)
+    settled = job.phase is JobPhase.RUNNING and newest is not None and all_members_train(newest, workers)
     waiting = job.phase is JobPhase.QUEUED
     left = _remaining(job)
-    seats = () if waiting else occupied(live, workers, broken=broken, over=is_over(job))
+    seats = () if waiting else occupied_seats(live, workers, broken=broken, over=end_is_stored(job))
     done = float(job.step * job.batch_size)
     if left is None and (job.finish_by_s is not None or "takes_s" in job.facts):
         pace = None
@@ -116,7 +116,7 @@ def job_state(
         person=job.submitted_by,
         submitted_s=job.submitted_s,
         min_workers=job.min_workers,
-        max_workers=most_workers(job, pace, left, len(seats), newest),
+        max_workers=max_workers_now(job, pace, left, len(seats), newest),
         demand=job.demand,
         device_type=job.device_type,
         priority=job.priority,
@@ -137,15 +137,15 @@ def job_state(
         facts={**job.facts, **used} if used else job.facts,
         only=frozenset(job.facts.get("only", ())),
         near=frozenset(job.facts.get("near", ())),
-        slow=slow_seats(newest, workers),
-        leaving=leaving(job, live, workers, seats),
+        slow=straggler_nodes(newest, workers),
+        leaving=leaving_seats(job, live, workers, seats),
         interrupted_s=interrupted_s(job) if waiting else None,
     )
 
 
-def inert(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact]) -> JobState | None:
-    """A job that nobody decides about: it holds what it holds, if it holds anything."""
-    seats = () if job.phase is JobPhase.QUEUED else occupied(live, workers, broken=is_broken(job, live))
+def inert_job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact]) -> JobState | None:
+    """A job about which nothing is decided: it holds what it holds; None if that is nothing."""
+    seats = () if job.phase is JobPhase.QUEUED else occupied_seats(live, workers, broken=is_broken(job, live))
     if not seats:
         return None
     demand = {name: each for name, each in job.demand.items() if isinstance(each, int | float)}
@@ -153,11 +153,11 @@ def inert(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact
                     min_workers=len(seats), max_workers=len(seats))  # fmt: skip
 
 
-def most_workers(
+def max_workers_now(
     job: Job, pace: CalibratedCurve | None, left: float | None, seats: int, newest: Generation | None = None
 ) -> int:  # fmt: skip
-    """How many it may have now: what is over in a moment does not grow, as joining costs more than it brings, nor does
-    a gang that gave back what it was offered."""
+    """How many workers it may have now: a job about to end does not grow, as joining costs more than it gains, nor does
+    a gang that gave back devices it was offered."""
     if newest is not None and newest.enough:
         return max(job.min_workers, min(len(newest.members), job.max_workers))
     soon = left is not None and left < job.samples_per_s * WORTH_GROWING_S
@@ -167,9 +167,9 @@ def most_workers(
 
 
 def restart_cost_s(job: Job, newest: Generation | None) -> float:
-    """What a new generation would cost: as long as the last one took to come up, snapshot and all.
+    """What a new generation would cost: as long as the last one took to come up, with its snapshot.
 
-    The first of a training comes up cold, which says nothing about the next: there the survivors only meet again.
+    The first generation of a training starts cold, which says nothing about the next, where survivors only rejoin.
     """
     if newest is None or newest.running_s is None or (job.training and newest.number == 1):
         return RESTART_S if job.training else COMMAND_RESTART_S
@@ -177,33 +177,36 @@ def restart_cost_s(job: Job, newest: Generation | None) -> float:
 
 
 def is_broken(job: Job, live: Sequence[Generation]) -> bool:
-    """Whether the gang lost a worker and nobody has planned its next generation yet."""
+    """True if the gang lost a worker and its next generation is not planned yet."""
     newest = live[-1] if live else None
     return newest is not None and newest.broken_s is not None and job.phase in (JobPhase.STARTING, JobPhase.RUNNING)
 
 
-def in_full_swing(generation: Generation, workers: Mapping[str, WorkerFact]) -> bool:
-    """Whether all members train; a gang of which some have finished is not to be moved any more."""
+def all_members_train(generation: Generation, workers: Mapping[str, WorkerFact]) -> bool:
+    """True if all members train; a gang of which some have finished must not be moved."""
     if generation.phase is not GenerationPhase.RUNNING:
         return False
     facts = [workers.get(member.worker) for member in generation.at_work]
     return all(fact is not None and fact.alive and fact.phase == "joined" for fact in facts)
 
 
-def is_over(job: Job) -> bool:
-    """Whether it is stored how this job ended: a worker that has finished gives its seat to whoever is next.
+def end_is_stored(job: Job) -> bool:
+    """True if the store knows how this job ended: then a finished worker's seat goes to the next job at once.
 
-    That one is started by the node when the process of the former is gone, so that no two are ever at work on one
-    device; but it need not be heard of first.
+    The node starts the next worker when the process of the former is gone, so that two never use one device; the leader
+    need not hear of that first.
     """
     return job.phase is JobPhase.STOPPING and job.then in ENDED
 
 
-def occupied(
+def occupied_seats(
     live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, broken: bool, over: bool = False
 ) -> tuple[str, ...]:
-    """The node of every device that the job holds: its workers until they are released, and those planned but not
-    started yet. A broken gang is to be decided about by who is left of it, as its dead are released at once."""
+    """The node of every device that the job holds: of its workers until they are released, and of planned ones not
+    started yet.
+
+    A broken gang counts its survivors only, as its dead are released at once.
+    """
     left = (fact for fact in workers.values() if not (broken and fact.lost))
     seats = [fact.node for fact in left if not (over and fact.phase == "finished")]
     if not broken:
@@ -212,11 +215,11 @@ def occupied(
     return tuple(sorted(seats))
 
 
-def leaving(
+def leaving_seats(
     job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], seats: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Of these seats those that come free without another decision: a stopping job leaves all of them, another those of
-    the workers that its newest generation does without."""
+    """The seats that come free without another decision: all of a stopping job, else those of workers that its newest
+    generation does without."""
     if job.phase is JobPhase.STOPPING or not live:
         return seats
     staying, broken = {member.worker for member in live[-1].members}, is_broken(job, live)
@@ -227,7 +230,7 @@ def leaving(
 def interrupted_s(job: Job) -> float | None:
     """When its newest generation was lost to a node, the platform or a stray signal; None if it ended another way.
 
-    Peers of a worker that is gone end as well, each in its own way: one death that is not the job's fault is enough.
+    The peers of a lost worker end too, each in its own way: one death that is not the job's fault is enough.
     """
     lost = [death for death in job.deaths if death["generation"] == job.generation]
     times = [float(death["time_s"]) for death in lost if death["cause"] in _NOT_ITS_FAULT]
@@ -239,7 +242,7 @@ def _remaining(job: Job) -> float | None:
 
 
 def batch_shares(members: Placement, nodes: Mapping[str, Node]) -> list[float]:
-    """Each rank's part of the global batch, in proportion to the speed of its device (D6)."""
+    """Each rank's share of the global batch, in proportion to the speed of its device (D6)."""
     speeds = [nodes[m.node].speed if m.node in nodes else 1.0 for m in sorted(members, key=lambda m: m.rank)]
     if len(set(speeds)) <= 1:
         return []
@@ -248,7 +251,7 @@ def batch_shares(members: Placement, nodes: Mapping[str, Node]) -> list[float]:
 
 
 def rank_environment(members: Placement, point: Rendezvous) -> dict[str, dict[str, str]]:
-    """The rendezvous variables that ``torchrun`` users know, per worker."""
+    """The rendezvous variables known from ``torchrun``, per worker."""
     ranked = sorted(members, key=lambda member: member.rank)
     on_node: dict[str, int] = defaultdict(int)
     per_node = Counter(member.node for member in ranked)

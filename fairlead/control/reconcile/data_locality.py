@@ -1,4 +1,4 @@
-"""Where data lies, for the scheduler: a job would rather run on nodes that hold its data sets in memory (M8). Pure."""
+"""Tells the scheduler which nodes hold a job's data sets in memory, so that it prefers them (M8). Pure."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from fairlead.scheduling.state import JobState, Reason
 from fairlead.units import shown_size
 
 Resident = Mapping[str, Mapping[str, int]]
-"""Of each node: bytes in the memory of its grid, by tenant and label, such as ``vision/dataset/bank@3f2a9c01``."""
+"""Bytes in the memory of each node's grid, by tenant and label, such as ``vision/dataset/bank@3f2a9c01``."""
 
 Labels = Mapping[tuple[str, str], Sequence[str]]
-"""Under which labels the blocks of a version lie, by tenant and ``NAME@VERSION``: one for each load it comes from."""
+"""The labels of a version's blocks, by tenant and ``NAME@VERSION``: one for each load it comes from."""
 
-MOST_OF_IT = 0.5
-"""A node that holds so much of what the fullest one does counts as holding it: the rest is brought there as it runs."""
+HOLDS_AT_LEAST = 0.5
+"""A node holds the data if it has this fraction of what the fullest node has: the rest is fetched during the run."""
 
 
-def held(resident: Resident, tenant: str, labels: Iterable[str]) -> dict[str, int]:
+def bytes_held(resident: Resident, tenant: str, labels: Iterable[str]) -> dict[str, int]:
     """The bytes under these labels that each node holds in memory."""
     names = {f"{tenant}/{label}" for label in labels}
     found = {node: sum(sizes.get(each, 0) for each in names) for node, sizes in resident.items()}
     return {node: size for node, size in sorted(found.items()) if size > 0}
 
 
-def holders(resident: Resident, tenant: str, labels: Iterable[str]) -> dict[str, int]:
+def nodes_holding(resident: Resident, tenant: str, labels: Iterable[str]) -> dict[str, int]:
     """The nodes that hold these data sets in memory, with the bytes that need not be moved there."""
-    found = held(resident, tenant, labels)
+    found = bytes_held(resident, tenant, labels)
     fullest = max(found.values(), default=0)
-    return {node: size for node, size in found.items() if size >= MOST_OF_IT * fullest}
+    return {node: size for node, size in found.items() if size >= HOLDS_AT_LEAST * fullest}
 
 
-def near_data(jobs: Sequence[JobState], resident: Resident, labels: Labels) -> tuple[JobState, ...]:
-    """The jobs, each with the nodes that it would rather run on because of its data, and what lies there."""
+def prefer_nodes_with_data(jobs: Sequence[JobState], resident: Resident, labels: Labels) -> tuple[JobState, ...]:
+    """The jobs, each with the nodes it prefers because of its data, and the bytes there."""
     if not any(resident.values()):
         return tuple(jobs)
     return tuple(_near(job, resident, labels) if "data" in job.facts else job for job in jobs)
@@ -43,14 +43,14 @@ def near_data(jobs: Sequence[JobState], resident: Resident, labels: Labels) -> t
 
 def _near(job: JobState, resident: Resident, labels: Labels) -> JobState:
     read = [each for ref in job.facts["data"] for each in labels.get((job.tenant, ref), ())]
-    where = holders(resident, job.tenant, read)
+    where = nodes_holding(resident, job.tenant, read)
     if not where:
         return job
     return replace(job, near=job.near.union(where), facts={**job.facts, "data_bytes": where})
 
 
-def with_data(reason: Reason, job: JobState, seats: Sequence[str]) -> Reason:
-    """Why it runs where it does, and what that has to do with its data."""
+def explain_data_locality(reason: Reason, job: JobState, seats: Sequence[str]) -> Reason:
+    """The reason for a placement, extended by what it has to do with the job's data."""
     where: Mapping[str, int] = job.facts.get("data_bytes", {})
     if not where:
         return reason

@@ -1,4 +1,4 @@
-"""Named places between a store write and its side effect where a crash test may end the control plane."""
+"""Named places between a store write and its side effect where a crash test can kill the control plane."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _hits: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """End this process as ``kill -9`` would, if ``FAIRLEAD_FAILPOINT`` names this place (``name`` or ``name:nth``)."""
+    """Kill this process as ``kill -9`` would, if ``FAIRLEAD_FAILPOINT`` names this place (``name`` or ``name:nth``)."""
     wanted = os.environ.get("FAIRLEAD_FAILPOINT")
     if wanted is None:
         return

@@ -1,4 +1,4 @@
-"""The actions that ``gang_state_machine.next_action`` answers with; ``gang_executor`` carries each of them out."""
+"""The actions that ``gang_state_machine.next_action`` returns; ``gang_executor`` carries them out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.control.records import Generation, JobPhase
 
 @dataclass(frozen=True, slots=True)
 class WakeNodes:
-    """Some of its members are to sit on nodes that sleep."""
+    """Wake nodes on which members of the generation are to run."""
 
     generation: Generation
     nodes: tuple[str, ...]
@@ -17,7 +17,7 @@ class WakeNodes:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Have the members started that are not alive yet."""
+    """Start the members that do not live yet."""
 
     generation: Generation
 
@@ -31,7 +31,7 @@ class TellLeave:
 
 @dataclass(frozen=True, slots=True)
 class BeginJoin:
-    """The former generation is over: let the newest one meet."""
+    """End the former generation and let the newest one begin its rendezvous."""
 
     generation: Generation
     former: Generation | None
@@ -40,7 +40,7 @@ class BeginJoin:
 @dataclass(frozen=True, slots=True)
 class TellJoin:
     generation: Generation
-    breaks: int = 0  # members that still take part in generations up to this one need not leave them first
+    breaks: int = 0  # members still in a generation up to this number need not leave it first
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class MarkBroken:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """A planned generation cannot come up: the former one, if any, stays."""
+    """Give up a planned generation that cannot come up; the former one, if any, stays."""
 
     generation: Generation
     why: str
@@ -64,7 +64,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class BeginStop:
-    """End the gang; the job then becomes what ``then`` says."""
+    """End the gang; the job then enters the phase ``then``."""
 
     then: JobPhase
     outcome: str
@@ -86,11 +86,11 @@ class ReleaseWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """All workers are gone: the job becomes what was wanted."""
+    """All workers are gone: the job enters the phase ``then``."""
 
     then: JobPhase
     outcome: str
-    at_s: float | None = None  # when the job ended, if it was not put on its way out before
+    at_s: float | None = None  # when the job ended, if no BeginStop came before
 
 
 Action = (

@@ -1,4 +1,5 @@
-"""Carries out the next action for a gang: first the store, then the side effect, so that a crash between is mended."""
+"""Carries out the next action for a gang: first the store, then the side effect, so that a crash in between is
+repaired."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from fairlead.control.reconcile.failpoints import failpoint
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import GangView, WorkerFact
 from fairlead.control.reconcile.next_generation import BETTER_PLAN
-from fairlead.control.reconcile.rendezvous import point_of
-from fairlead.control.reconcile.worker_specs import unsendable
+from fairlead.control.reconcile.rendezvous import rendezvous_of
+from fairlead.control.reconcile.worker_specs import why_unsendable
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
@@ -30,19 +31,19 @@ from fairlead.recovery import silence
 
 START_WITHIN_S = 5.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
-COOLING_S = 5.0  # after a generation that could not come up, before another is planned
+FAILED_START_PAUSE_S = 5.0  # between a generation that could not come up and the next one
 
 
 SecretsFor = Callable[[Connection, Job], Mapping[str, str]]
 
 
 def no_secrets(connection: Connection, job: Job) -> Mapping[str, str]:
-    """For platforms that keep none."""
+    """For platforms without secrets."""
     return {}
 
 
 class GangExecutor:
-    """Executes one action after the other for one job at a time."""
+    """Executes the actions of each job one after the other."""
 
     def __init__(
         self,
@@ -64,20 +65,20 @@ class GangExecutor:
         self._secrets_for = secrets_for
         self._plans = plans or Plans(store, nodes, clock)
 
-    async def do(self, action: gang_actions.Action, view: GangView) -> None:
-        """Carry out one action. Raises nothing that a later look at the facts would not mend."""
+    async def execute(self, action: gang_actions.Action, view: GangView) -> None:
+        """Carry out one action. A later look at the facts repairs whatever this raises."""
         job = view.job
         match action:
             case gang_actions.WakeNodes(generation, nodes):
                 for node in nodes:
                     await self._backend.node(node, NodeAction.WAKE)
-                self._mark(job, f"wake:{generation.number}")
+                self._record_command(job, f"wake:{generation.number}")
             case gang_actions.Start(generation):
                 await self._start(job, generation, view.generations[-2] if len(view.generations) > 1 else None)
             case gang_actions.TellLeave(generation, exits, snapshot):
                 message = wire.Leave(generation.number, snapshot=snapshot, exits=list(exits))
-                self._known.record_resume(job.id, generation.number)  # a call to a later one may have been refused
-                await self._tell(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
+                self._known.record_resume(job.id, generation.number)  # it may have refused to join a later one
+                await self._send(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
             case gang_actions.BeginJoin(generation, former):
                 await self._begin_join(job, generation, former)
             case gang_actions.TellJoin(generation, breaks):
@@ -95,7 +96,7 @@ class GangExecutor:
                 await self._begin_stop(job, then, outcome, message, at_s)
             case gang_actions.StopWorkers(workers, grace_s):
                 await self._backend.stop(job.id, self._places(job, workers), grace_s)
-                self._mark(job, "stop")
+                self._record_command(job, "stop")
                 failpoint("stop-told")
             case gang_actions.ReleaseWorkers(workers, forget_memory):
                 await self._release(job, workers, forget_memory=forget_memory)
@@ -113,12 +114,11 @@ class GangExecutor:
         known = self._known.workers_of(job.id)
         for member in generation.members:
             known.setdefault(member.worker, WorkerFact(member.node, "asked", device=member.device))
-        self._known.commands_sent.get(job.id, set()).discard(
-            f"join:{generation.number}"
-        )  # a former call went with its worker
+        told = self._known.commands_sent.get(job.id, set())
+        told.discard(f"join:{generation.number}")  # an earlier call to join was lost with its worker
         refused = await self._backend.start(_gang(job, generation), order, START_WITHIN_S)
         if refused is not None:
-            await self._not_started(job, generation, former, refused.why)
+            await self._undo_start(job, generation, former, refused.why)
             return
         for member in generation.members:
             if (fact := known.get(member.worker)) is not None and fact.phase == "asked":
@@ -126,7 +126,7 @@ class GangExecutor:
         failpoint("launched")
 
     async def _order(self, job: Job, generation: Generation) -> LaunchOrder | str:
-        """How the workers of this generation are started, or why they cannot be."""
+        """The order that starts the workers of this generation, or why there can be none."""
 
         def read(connection: Connection) -> tuple[wire.WorkerSpec, Mapping[str, str]]:
             return self._order_for(connection, job), self._secrets_for(connection, job)
@@ -135,15 +135,15 @@ class GangExecutor:
             worker, secrets = await self._store.read(read)
         except Refused as error:
             return f"{error.message}; {error.fix}"
-        if why := unsendable(worker):
+        if why := why_unsendable(worker):
             return why
-        if looks := await self._plans.looker(job, generation):
+        if looks := await self._plans.profiling_worker(job, generation):
             worker = msgspec.structs.replace(worker, looks=looks)
-        environment = {} if job.training else rank_environment(generation.members, point_of(generation))
+        environment = {} if job.training else rank_environment(generation.members, rendezvous_of(generation))
         return LaunchOrder(worker, environment, secrets)
 
-    async def _not_started(self, job: Job, generation: Generation, former: Generation | None, why: str) -> None:
-        """A node refused: end what other nodes have started, and wait for another decision."""
+    async def _undo_start(self, job: Job, generation: Generation, former: Generation | None, why: str) -> None:
+        """A node refused the start: end what other nodes have started, and wait for another decision."""
         staying = set() if former is None else {member.worker for member in former.members}
         new = {member.worker: member.node for member in generation.members if member.worker not in staying}
         await self._backend.release(job.id, new)
@@ -155,11 +155,11 @@ class GangExecutor:
             await self._abandon(job, generation, told, former)
         else:
             await self._begin_stop(job, JobPhase.QUEUED, "abandoned", told)
-        self._known.cooling_until_s[job.id] = self._clock() + COOLING_S
+        self._known.cooling_until_s[job.id] = self._clock() + FAILED_START_PAUSE_S
 
     async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
         try:
-            met = await self._plans.completed(job, generation)
+            met = await self._plans.complete_generation(job, generation)
         except Refused as error:
             await self._begin_stop(job, JobPhase.FAILED, "failed", error.message)
             return
@@ -174,7 +174,7 @@ class GangExecutor:
                 ledger.charge_newcomers(connection, job, generation, former, self._nodes(), now_s)
                 generations.update(connection, job.id, former.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
-            else:  # what it gives back it held until now
+            else:  # the devices that the plan leaves idle were held until now
                 gone = tuple(member for member in generation.members if member.worker not in met.workers)
                 ledger.charge_newcomers(connection, job, replace(generation, members=gone), None, self._nodes(), now_s)
             metered_s = now_s if former is not None else generation.created_s
@@ -186,7 +186,7 @@ class GangExecutor:
         failpoint("join-stored")
 
     async def _tell_join(self, job: Job, generation: Generation, breaks: int) -> None:
-        plan, point = generation.plan or {}, point_of(generation)
+        plan, point = generation.plan or {}, rendezvous_of(generation)
         usual_step_s = job.batch_size / job.samples_per_s if job.samples_per_s else 0.0
         usual_step_s = max(usual_step_s, float(plan.get("step_s", 0.0)))
         spec = await self._store.read(lambda connection: jobs.stored_spec(connection, job.id))
@@ -201,10 +201,10 @@ class GangExecutor:
             careful_from=worker_deaths.last_step(job),
             breaks=breaks,
         )
-        await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
+        await self._send(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
-    async def _tell(self, job: Job, generation: Generation, message: wire.ToWorker, *, mark: str, point: str) -> None:
-        self._mark(job, mark)  # first: if they resume their generation meanwhile, the mark goes again
+    async def _send(self, job: Job, generation: Generation, message: wire.ToWorker, *, mark: str, point: str) -> None:
+        self._record_command(job, mark)  # first, because a resume that comes meanwhile removes the mark again
         try:
             await self._backend.tell(job.id, _gang(job, generation).nodes, message)
         except FairleadError:
@@ -216,7 +216,7 @@ class GangExecutor:
         now_s = self._clock()
 
         def work(connection: Connection) -> None:
-            stored = _unmoved(connection, job)
+            stored = _unchanged_job(connection, job)
             if stored is None:
                 return
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.RUNNING, running_s=now_s)
@@ -226,9 +226,9 @@ class GangExecutor:
             jobs.update(connection, job.id, **changes)
             size = len(generation.members)
             work = len(generation.at_work)
-            text = f"{job.id} runs on {size} worker{'s' if size > 1 else ''}"  # why was said when it was decided
+            text = f"{job.id} runs on {size} worker{'s' if size > 1 else ''}"  # the decision's event says why
             if work < size:
-                text = f"{job.id} runs on {work} of {size} workers, the rest is held and idle,"
+                text = f"{job.id} runs on {work} of {size} workers, the others are idle,"
             text += f" as {generation.plan['id']}" if generation.plan else ""
             _event(connection, job, "generation-running", text, now_s, generation=generation.number, workers=size,
                    reason=generation.reason_code)  # fmt: skip
@@ -236,14 +236,18 @@ class GangExecutor:
         await self._store.write(work)
         failpoint("running-stored")
 
-    # ------------------------------------------------------------ when it goes wrong
+    # ------------------------------------------------------------ failures
 
     async def _mark_broken(self, job: Job, generation: Generation, lost: Sequence[str]) -> None:
         now_s, facts = self._clock(), dict(self._known.workers_of(job.id))
 
         def work(connection: Connection) -> float:
-            moved = not _unmoved(connection, job)
-            return 0.0 if moved else worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s)
+            moved = not _unchanged_job(connection, job)
+            return (
+                0.0
+                if moved
+                else worker_deaths.record_broken_generation(connection, job.id, generation, lost, facts, now_s)
+            )
 
         if after_s := await self._store.write(work):
             self._known.cooling_until_s[job.id] = now_s + after_s
@@ -259,22 +263,22 @@ class GangExecutor:
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                outcome="abandoned")  # fmt: skip
             _event(connection, job, "generation-abandoned", f"{job.id}: {why}", now_s, generation=generation.number)
-            if former is None or not _unmoved(connection, job):
+            if former is None or not _unchanged_job(connection, job):
                 return 0.0
-            return worker_deaths.newcomers(connection, job.id, generation, former, facts, now_s)
+            return worker_deaths.record_failed_newcomers(connection, job.id, generation, former, facts, now_s)
 
         after_s = await self._store.write(work)
-        self._known.cooling_until_s[job.id] = now_s + max(COOLING_S, after_s)
+        self._known.cooling_until_s[job.id] = now_s + max(FAILED_START_PAUSE_S, after_s)
         told = self._known.commands_sent.get(job.id, set())
         told -= {mark for mark in told if mark.startswith("leave:")}
 
     async def _give_up(self, job: Job, generation: Generation) -> None:
-        """Nobody is left of this generation, or nobody could come."""
+        """No worker of this generation is left, or none could start."""
         now_s, facts = self._clock(), dict(self._known.workers_of(job.id))
 
         def work(connection: Connection) -> None:
-            if _unmoved(connection, job):
-                worker_deaths.give_up(connection, job.id, generation, facts, now_s)
+            if _unchanged_job(connection, job):
+                worker_deaths.record_lost_generation(connection, job.id, generation, facts, now_s)
 
         await self._store.write(work)
         failpoint("stop-stored")
@@ -286,13 +290,13 @@ class GangExecutor:
         since_s = now_s if at_s is None else min(now_s, at_s)
 
         def work(connection: Connection) -> None:
-            if _unmoved(connection, job):
+            if _unchanged_job(connection, job):
                 jobs.update(connection, job.id, **stop_changes(then, outcome, message, since_s))
 
         await self._store.write(work)
         failpoint("stop-stored")
 
-    # ------------------------------------------------------------ giving back
+    # ------------------------------------------------------------ releasing devices
 
     async def _release(self, job: Job, workers: tuple[str, ...], *, forget_memory: bool) -> None:
         await self._backend.release(job.id, self._places(job, workers), forget_memory=forget_memory)
@@ -307,7 +311,7 @@ class GangExecutor:
         until_s = self._known.held_until_s(job, live, outcome, now_s)
 
         def work(connection: Connection) -> bool:
-            stored = _unmoved(connection, job)
+            stored = _unchanged_job(connection, job)
             if stored is None:
                 return False
             for generation in live:
@@ -320,7 +324,7 @@ class GangExecutor:
             if then in ENDED:
                 changes["finished_s"] = min(now_s, job.since_s) if outcome in ("finished", "failed") else now_s
             if then is JobPhase.SUCCEEDED:
-                changes["message"] = None  # what went wrong on the way is told by the events
+                changes["message"] = None  # the events tell of failures on the way
             if outcome == "preempted":
                 changes["preemptions"] = stored.preemptions + 1
             jobs.update(connection, job.id, **changes)
@@ -334,7 +338,7 @@ class GangExecutor:
         failpoint("concluded")
         self._known.commands_sent.pop(job.id, None)
         self._known.exit_times.pop(job.id, None)
-        if outcome != "abandoned":  # that it could not grow keeps nobody from starting; a failed reservation does
+        if outcome != "abandoned":  # a failed growth must not delay the next start, a failed start must
             self._known.cooling_until_s.pop(job.id, None)
         if then in ENDED and not self._known.workers.get(job.id):
             self._known.forget(job.id)
@@ -343,17 +347,17 @@ class GangExecutor:
         known = self._known.workers_of(job.id)
         return {worker: known[worker].node for worker in workers if worker in known}
 
-    def _mark(self, job: Job, what: str) -> None:
-        """Note what the gang was told; of generations long past nobody asks any more."""
+    def _record_command(self, job: Job, what: str) -> None:
+        """Record a command that was sent to the gang; drop those of generations long past."""
         told = self._known.commands_sent.get(job.id, set())
         oldest = job.generation - 2
         self._known.commands_sent[job.id] = {what} | {mark for mark in told if _generation_of(mark, oldest) >= oldest}
 
 
-def _unmoved(connection: Connection, job: Job) -> Job | None:
-    """The job as it is stored now, unless somebody changed its course since it was looked at.
+def _unchanged_job(connection: Connection, job: Job) -> Job | None:
+    """The job as it is stored now; None if its course changed since it was looked at.
 
-    A cancel, a failure or a preemption stands. What is counted in the row is counted on from this one.
+    A cancel, a failure or a preemption stands. Counters in the row are counted on from the returned one.
     """
     stored = jobs.get(connection, job.id)
     if stored is None or (stored.phase, stored.then, stored.generation) != (job.phase, job.then, job.generation):
@@ -362,7 +366,7 @@ def _unmoved(connection: Connection, job: Job) -> Job | None:
 
 
 def _generation_of(mark: str, otherwise: int) -> int:
-    """The generation that a mark such as ``leave:3`` is about."""
+    """The generation number in a mark such as ``leave:3``."""
     number = mark.partition(":")[2]
     return int(number) if number else otherwise
 

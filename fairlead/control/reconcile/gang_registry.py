@@ -1,4 +1,4 @@
-"""What the leader knows in memory of all gangs: workers, what they were told, and what nodes said of them."""
+"""The leader's memory of all gangs: worker facts, commands sent to gangs, and what nodes measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairlead.recovery.policy import LONGEST_S
 
 @dataclass
 class GangRegistry:
-    """What this control plane knows in memory of all gangs; built anew from the backend after a restart."""
+    """What this leader knows of all gangs in memory; rebuilt from the backend after a restart."""
 
     workers: dict[str, dict[str, WorkerFact]]
     commands_sent: dict[str, set[str]]
@@ -31,7 +31,7 @@ class GangRegistry:
     resident: Resident = field(default_factory=dict)
 
     def observe(self, telemetry: wire.Telemetry) -> None:
-        """Take in what a node says about its workers, but of jobs that are gone: nobody would ever forget that."""
+        """Take in a node's measurements, but not of jobs that are gone: nothing would ever forget them."""
         known = [usage for usage in telemetry.workers if usage.job in self.workers]
         if len(known) < len(telemetry.workers):
             telemetry = msgspec.structs.replace(telemetry, workers=known)
@@ -39,7 +39,7 @@ class GangRegistry:
         self.measured_usage.observe(telemetry)
 
     def record_exit(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
-        """A worker ended then and had used so much in its whole life; its job may be gone by now."""
+        """Record when a worker ended and its CPU time over its whole life; its job may be gone already."""
         if job in self.workers:
             self.cpu.observe_total(job, worker, cpu_s)
             self.exit_times.setdefault(job, {})[worker] = at_s
@@ -48,8 +48,10 @@ class GangRegistry:
         return self.workers.setdefault(job, {})
 
     def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
-        """Until when a job that ends has held its devices: what finished gave them to others at once, the rest held
-        them until the last process was gone, as its node saw it."""
+        """Until when a job that ends has held its devices.
+
+        A finished job gave them up at once; any other held them until its node saw the last process end.
+        """
         if outcome == "finished":
             return min(now_s, job.since_s)
         exits = self.exit_times.get(job.id, {})
@@ -57,14 +59,14 @@ class GangRegistry:
         return min(now_s, max(ends, default=now_s))
 
     def restore_back_offs(self, active: Sequence[Job], now_s: float) -> None:
-        """Let jobs that back off cool, as it is stored."""
+        """Restore the stored back-offs of jobs."""
         for job in active:
             until_s = job.back_off_until_s or 0.0
-            if 0.0 < until_s - now_s <= LONGEST_S:  # not of a clock that was set back
+            if 0.0 < until_s - now_s <= LONGEST_S:  # a longer one comes from a clock that was set back
                 self.cooling_until_s[job.id] = max(until_s, self.cooling_until_s.get(job.id, 0.0))
 
     def record_resume(self, job: str, generation: int) -> None:
-        """Workers take part in this generation again: calls to leave it and to join later ones are void."""
+        """Workers joined this generation again: calls to leave it and to join later ones are void."""
         told = self.commands_sent.get(job, set())
         told -= {f"leave:{generation}"} | {f"join:{number}" for number in _joins(told) if number > generation}
 

@@ -1,7 +1,8 @@
-"""The one generation mechanism, without I/O: from what is stored and what is seen to the next thing to do for a gang.
+"""Decides the next action for a gang from stored rows and worker facts, without I/O: one mechanism for every
+generation.
 
-Starting, growing, shrinking, moving, recovering, preempting and ending all pass through :func:`next_action`. It looks
-at levels, not edges: called again after a crash with the same facts, it asks for the same thing.
+Starting, growing, shrinking, moving, recovering, preempting and ending all go through :func:`next_action`. It is
+level-triggered: called again after a crash with the same facts, it returns the same action.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from fairlead.control.reconcile.gang_actions import (
 )
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
-AFTERMATH_S = 2.0  # how long a command's exit waits to be judged: a lost node may be its cause, and is told later
-OUT_OF_GENERATION = frozenset({"ready", "left", "broken"})  # alive and not training: may join the next generation
+AFTERMATH_S = 2.0  # how long the verdict on a command's exit waits: its cause may be a lost node, reported later
+OUT_OF_GENERATION = frozenset({"ready", "left", "broken"})  # alive, not training: may join the next generation
 STOP_GRACE_S = 3.0
-NOTICE_S = 2.0  # how long the peers of a lost worker may take to notice by themselves, before they are called away
-LEAVE_GRACE_S = 20.0  # how long a preempted gang may take to reach its next step and put its state away
+NOTICE_S = 2.0  # how long peers of a lost worker may take to notice the loss before the next generation begins
+LEAVE_GRACE_S = 20.0  # how long a preempted gang may take to finish its step and take a snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFact:
-    """What is known of one worker: where it is and how far it got."""
+    """What is known of one worker: its place and its phase."""
 
     node: str
-    phase: str  # asked (its node may not have heard), starting, ready, joined, left, broken, finished, gone
+    phase: str  # asked (its node may not know), starting, ready, joined, left, broken, finished, gone
     generation: int = 0
     device: int = 0
-    exited: bool = False  # its process is gone; the phase says how far it had come
-    slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
-    ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
-    cause: str | None = None  # of its end, a recovery.Cause; None: its node was lost with it
-    lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
-    finished_s: float | None = None  # when it said its last word
+    exited: bool = False  # its process has ended; the phase is the last one it reached
+    slow_s: float = 0.0  # how long it has been far slower than expected of its node
+    ended_by: str | None = None  # the signal, exit code or silence that ended its process, if known
+    cause: str | None = None  # a recovery.Cause of its end; None: it was lost with its node
+    lost_s: float | None = None  # when its node saw it end, or got its report that a peer is gone
+    finished_s: float | None = None  # when it reported that it had finished
 
     @property
     def alive(self) -> bool:
@@ -54,7 +55,7 @@ class WorkerFact:
 
     @property
     def holds_device(self) -> bool:
-        """Whether its device is its own; one that has finished is on its way out and gives it to whoever is next."""
+        """True while its device is its own; a finished worker is about to exit and hands it to the next one."""
         return self.alive and self.phase != "finished"
 
     @property
@@ -64,24 +65,24 @@ class WorkerFact:
 
 @dataclass(frozen=True, slots=True)
 class GangView:
-    """All that the next action for one job depends on."""
+    """Everything that the next action for one job depends on."""
 
     job: Job
-    generations: Sequence[Generation]  # those not ended, oldest first: at most a former and a newest
+    generations: Sequence[Generation]  # not ended, oldest first: at most a former and a newest
     workers: Mapping[str, WorkerFact]
-    commands_sent: frozenset[str]  # what this control plane has already told the gang: "leave:3", "join:4", "stop"
+    commands_sent: frozenset[str]  # that this leader has sent to the gang: "leave:3", "join:4", "stop"
     now_s: float
     reachable: frozenset[str]  # nodes on which workers can be started now
     asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
-    ended: Generation | None = None  # one that the store calls ended, in which workers still take part
+    ended: Generation | None = None  # ended according to the store, although workers still take part in it
 
 
 def affects_others(action: Action, job: Job, workers: Mapping[str, WorkerFact]) -> bool:
-    """Whether others could be decided about differently after this; ``job``: as it was before, ``workers``: as they are
-    known afterwards.
+    """True if decisions about other jobs may change after this action.
 
-    What a gang does on its way up, with the devices that it was given, changes nothing for them. Of several steps at
-    its end the one counts that frees its devices: when somebody finished the first, else the last.
+    ``job`` is as it was before, ``workers`` as they are known afterwards. What a gang does on its way up, with devices
+    that it was given, changes nothing for others. Of the several steps at its end only the one that frees the devices
+    counts: the first if the job finished, else the last.
     """
     match action:
         case Start(generation):
@@ -111,11 +112,11 @@ def only_frees_devices(action: Action, job: Job) -> bool:
 
 
 def find_contradiction(view: GangView) -> str | None:
-    """What may never be: two generations of one gang training at the same time, or two workers on one device.
+    """Describes a state that must never be: two generations of one gang training at once, or two workers on one device.
 
     Checked after every step in tests (``FAIRLEAD_VALIDATE``); None when all is well.
     """
-    training = _training(view)
+    training = _joined_generations(view)
     if len(training) > 1:
         return f"{view.job.id}: generations {sorted(training)} train at the same time"
     if len(view.generations) > 2:
@@ -127,7 +128,8 @@ def find_contradiction(view: GangView) -> str | None:
 
 
 def describe_loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[str], str]:
-    """Who of a broken generation is really gone, and the same in words; its peers only noticed and live on."""
+    """Which workers of a broken generation are really gone, and a phrase that says so; their peers only noticed and
+    live."""
     dead = [worker for worker in lost if worker not in workers or workers[worker].lost]
     ends = {worker: workers[worker].ended_by for worker in dead if worker in workers}
     named = [f"{worker} ({ends[worker]})" if ends.get(worker) else worker for worker in dead]
@@ -135,34 +137,34 @@ def describe_loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tup
 
 
 def time_of_loss_s(lost: Sequence[str], workers: Mapping[str, WorkerFact], planned_s: float, now_s: float) -> float:
-    """When a generation broke: at the first sign on any node; a worker's word from before it was planned is none."""
+    """When a generation broke: at the first sign on any node, ignoring reports from before it was planned."""
     facts = [workers[worker] for worker in lost if worker in workers]
     signs = [fact.lost_s for fact in facts if fact.lost_s is not None and (fact.exited or fact.lost_s >= planned_s)]
     return min([now_s, *signs])
 
 
 def next_action(view: GangView) -> Action | None:
-    """The next thing to do for this gang, or None while there is nothing to do but wait."""
+    """The next action for this gang, or None while it can only wait."""
     job = view.job
     if job.phase in ENDED or job.phase is JobPhase.QUEUED:
-        return _clear(view, forget_memory=job.phase in ENDED)
+        return _release_leftovers(view, forget_memory=job.phase in ENDED)
     if job.phase is JobPhase.STOPPING:
         return _stop(view)
     if not view.generations:
-        return BeginStop(JobPhase.QUEUED, "abandoned")  # nobody else would ever look at it again
+        return BeginStop(JobPhase.QUEUED, "abandoned")  # nothing else would ever move it on
     newest = view.generations[-1]
     former = view.generations[-2] if len(view.generations) > 1 else None
     if newest.phase is GenerationPhase.PLANNED and newest.broken_s is not None:
-        return _mend(view, newest)
+        return _recover(view, newest)
     if newest.phase is GenerationPhase.PLANNED:
         return _bring_up(view, newest, former)
-    return _meet(view, newest) if newest.phase is GenerationPhase.JOINING else _watch(view, newest)
+    return _join(view, newest) if newest.phase is GenerationPhase.JOINING else _watch(view, newest)
 
 
 def next_change_s(view: GangView) -> float | None:
-    """When time alone could make :func:`next_action` answer differently; None: only something that happens can.
+    """When time alone could change the answer of :func:`next_action`; None: only an event can.
 
-    Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
+    Every wait in this module is named here. A time at which nothing changes costs one look.
     """
     moments = [each.broken_s + NOTICE_S for each in view.generations if each.broken_s is not None]
     moments += [float(death["time_s"]) + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
@@ -171,34 +173,41 @@ def next_change_s(view: GangView) -> float | None:
     return min((moment for moment in moments if moment > view.now_s), default=None)
 
 
-def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
-    """Nothing of a job that is not running may stay behind."""
+def _release_leftovers(view: GangView, *, forget_memory: bool) -> Action | None:
+    """Release all workers of a job that is not running."""
     return ReleaseWorkers(tuple(sorted(view.workers)), forget_memory) if view.workers else None
 
 
 def _stop(view: GangView) -> Action | None:
     job = view.job
-    # Nothing would ever say that a worker ended whose node never heard of it. Its release ends it if there is one.
+    # If the node never got the start of a worker, nothing will ever report its end. A release ends it if it exists.
     alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "asked"))
     if alive:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
         training = any(view.workers[worker].phase == "joined" for worker in alive)
         if newest is not None and training:
-            newest = next((g for g in (*view.generations, view.ended) if g and g.number in _training(view)), newest)
+            newest = next(
+                (g for g in (*view.generations, view.ended) if g and g.number in _joined_generations(view)), newest
+            )
         graceful = job.outcome == "preempted" and newest is not None and training
         if graceful and newest is not None and f"leave:{newest.number}" not in view.commands_sent:
             return TellLeave(newest, exits=alive, snapshot=True)
         if graceful and waited_s < LEAVE_GRACE_S:
             return None
         at_work = set() if newest is None else {member.worker for member in newest.at_work}
-        finishing = job.outcome == "finished" and not at_work.isdisjoint(alive)  # by themselves; who rests does not
+        finishing = job.outcome == "finished" and not at_work.isdisjoint(alive)  # idle members do not end by themselves
         patience_s = STOP_GRACE_S if finishing else 0.0
         if waited_s < patience_s or "stop" in view.commands_sent:
             return None
         return StopWorkers(alive, 0.0 if job.outcome == "worker-lost" else STOP_GRACE_S)
-    if job.then is JobPhase.QUEUED and not job.training and view.generations and _finished(view, view.generations[-1]):
-        return _succeeded(view, view.generations[-1])  # a command that was done all the same
+    if (
+        job.then is JobPhase.QUEUED
+        and not job.training
+        and view.generations
+        and _has_finished(view, view.generations[-1])
+    ):
+        return _succeed(view, view.generations[-1])  # a command that finished before the stop reached it
     then = job.then or JobPhase.FAILED
     if view.workers:
         return ReleaseWorkers(tuple(sorted(view.workers)), forget_memory=then in ENDED)
@@ -216,38 +225,38 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
         why = f"worker {astray[0].worker} on {astray[0].node} was lost before the generation began"
         if former is not None:
             return Abandon(newest, why)
-        return _break(view, newest, dead) if dead else BeginStop(JobPhase.QUEUED, "worker-lost", why)
+        return _mark_broken(view, newest, dead) if dead else BeginStop(JobPhase.QUEUED, "worker-lost", why)
     if former is not None and any(fact.phase == "finished" for fact in facts.values()):
         return Abandon(newest, "the former generation finished first")
-    if former is None and _finished(view, newest):
-        return _succeeded(view, newest)  # a command so short that it was done before it was awaited
+    if former is None and _has_finished(view, newest):
+        return _succeed(view, newest)  # a command that finished before all members were up
     if any(member.worker not in facts or facts[member.worker].phase == "asked" for member in newest.members):
         return Start(newest)
-    if former is None and _meets_nobody(view.job):
-        return BeginJoin(newest, former)  # its node passes the call on as soon as there is somebody to hear it
+    if former is None and _runs_alone(view.job):
+        return BeginJoin(newest, former)  # its node delivers the call as soon as the worker is up
     members = {member.worker for member in newest.members}
     if gone := tuple(sorted(worker for worker, fact in facts.items() if fact.lost and worker not in members)):
-        return ReleaseWorkers(gone)  # others may have its device, however long this gang takes to go on
+        return ReleaseWorkers(gone)  # frees the device now, however long this gang takes to go on
     if any(facts[worker].phase == "starting" for worker in members):
         return None
     if former is not None:
         if view.ended is not None and _is_whole(view, view.ended):
-            return _call_away(view, view.ended, newest)
+            return _tell_leave(view, view.ended, newest)
         there = {m.worker: facts[m.worker] for m in former.members if m.worker in facts}
         joined = [worker for worker, fact in there.items() if fact.alive and fact.phase == "joined"]
         if joined and (former.broken_s is None or _is_whole(view, former)):
-            return _call_away(view, former, newest)
+            return _tell_leave(view, former, newest)
         if joined and former.broken_s is not None and view.now_s - former.broken_s < NOTICE_S:
-            return None  # they notice that a peer is gone
+            return None  # they will notice by themselves that a peer is gone
         if joined:
-            return BeginJoin(newest, former)  # without its lost member that generation cannot take another step
+            return BeginJoin(newest, former)  # the former generation cannot make a step without its lost member
     if all(facts[member.worker].phase in OUT_OF_GENERATION | {"finished"} for member in newest.members):
         return BeginJoin(newest, former)
     return None
 
 
-def _call_away(view: GangView, acting: Generation, newest: Generation) -> Action | None:
-    """Have the members of a whole generation leave it; None while they are on their way to do so."""
+def _tell_leave(view: GangView, acting: Generation, newest: Generation) -> Action | None:
+    """Tell the members of a whole generation to leave it; None once they were told."""
     if f"leave:{acting.number}" in view.commands_sent:
         return None
     staying = {member.worker for member in newest.members}
@@ -255,49 +264,50 @@ def _call_away(view: GangView, acting: Generation, newest: Generation) -> Action
     return TellLeave(acting, exits=exits, snapshot=False)
 
 
-def _meet(view: GangView, newest: Generation) -> Action | None:
-    intact = newest.broken_s is None and not _lost(view, newest)
+def _join(view: GangView, newest: Generation) -> Action | None:
+    intact = newest.broken_s is None and not _lost_members(view, newest)
     if intact and view.ended is not None and _is_whole(view, view.ended):
-        return _call_away(view, view.ended, newest)  # it was resumed while no control plane led
-    departed = _departed(view, newest)
+        return _tell_leave(view, view.ended, newest)  # it was resumed while no control plane led
+    departed = _release_departed(view, newest)
     if departed:
         return departed
-    lost = _lost(view, newest)
+    lost = _lost_members(view, newest)
     if lost and newest.broken_s is None:
-        return _break(view, newest, lost)
+        return _mark_broken(view, newest, lost)
     if newest.broken_s is not None:
-        return _mend(view, newest)
-    if not view.job.training and _finished(view, newest):
-        return _succeeded(view, newest)
+        return _recover(view, newest)
+    if not view.job.training and _has_finished(view, newest):
+        return _succeed(view, newest)
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
     if f"join:{newest.number}" in view.commands_sent:
         return None
-    elsewhere = _training(view) - {newest.number}
+    elsewhere = _joined_generations(view) - {newest.number}
     if elsewhere and view.ended is None:
-        return None  # a worker said so just now: the next look shows which generation that is
+        return None  # a worker reported it just now: the next look shows which generation that is
     return TellJoin(newest, breaks=max(elsewhere, default=0))
 
 
 def _watch(view: GangView, newest: Generation) -> Action | None:
-    departed = _departed(view, newest)
+    departed = _release_departed(view, newest)
     if departed:
         return departed
-    if _finished(view, newest):
-        return _succeeded(view, newest)
-    lost = _lost(view, newest)
+    if _has_finished(view, newest):
+        return _succeed(view, newest)
+    lost = _lost_members(view, newest)
     if lost and newest.broken_s is None:
-        return _break(view, newest, lost)
+        return _mark_broken(view, newest, lost)
     if newest.broken_s is not None:
-        return _mend(view, newest)
+        return _recover(view, newest)
     return None
 
 
-def _break(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action | None:
-    """The generation lost workers. What that means is decided once it is known what they died of.
+def _mark_broken(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action | None:
+    """The generation lost workers; the verdict waits until it is known what they died of.
 
-    When a node dies, commands on other nodes exit at once because their peer is gone, and the node is heard of later.
+    When a node dies, commands on other nodes exit at once because their peer is gone, and the node's loss is reported
+    later.
     """
     told = {death["worker"]: death for death in view.job.deaths if not death["answered"]}
     away = {m.node for m in newest.members if m.worker in lost}
@@ -309,17 +319,17 @@ def _break(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action 
     return MarkBroken(newest, lost)
 
 
-def _untold(job: Job, newest: Generation, gone: tuple[str, ...]) -> bool:
-    """Whether more is known now of why the generation broke: another death, or the node that peers lost touch with."""
+def _has_new_deaths(job: Job, newest: Generation, gone: tuple[str, ...]) -> bool:
+    """True if more is known now of why the generation broke: another death, or the node that peers lost touch with."""
     own = {str(death["worker"]): death["cause"] for death in job.deaths if death["generation"] == newest.number}
     return not job.unanswered.isdisjoint(gone) or ("lost-touch" in own.values() and not own.keys() >= set(gone))
 
 
-def _mend(view: GangView, newest: Generation) -> Action | None:
-    """A broken gang waits for the next round, unless nobody is left of it: then it starts over from its snapshot."""
+def _recover(view: GangView, newest: Generation) -> Action | None:
+    """A broken gang waits for the next round; with no survivor it starts over from its snapshot."""
     facts = {member.worker: view.workers.get(member.worker) for member in newest.members}
     gone = tuple(worker for worker, fact in facts.items() if fact is not None and fact.lost)
-    if _untold(view.job, newest, gone):
+    if _has_new_deaths(view.job, newest, gone):
         return MarkBroken(newest, gone)
     exited = tuple(m.worker for m in newest.members if m.worker in view.workers and not view.workers[m.worker].alive)
     if exited:
@@ -330,27 +340,27 @@ def _mend(view: GangView, newest: Generation) -> Action | None:
     return BeginStop(JobPhase.QUEUED, "worker-lost")
 
 
-def _departed(view: GangView, newest: Generation) -> Action | None:
-    """Workers that are not part of the newest generation any more give their devices back."""
+def _release_departed(view: GangView, newest: Generation) -> Action | None:
+    """Release workers that are not part of the newest generation."""
     staying = {member.worker for member in newest.members}
     if view.ended is not None and _is_whole(view, view.ended):
-        staying |= {member.worker for member in view.ended.at_work}  # they train: first they are told to leave
+        staying |= {member.worker for member in view.ended.at_work}  # still training: they must leave first
     others = tuple(sorted(worker for worker in view.workers if worker not in staying))
     return ReleaseWorkers(others) if others else None
 
 
-def _finished(view: GangView, newest: Generation) -> bool:
-    """Rank 0 of a Training speaks for all; of a command every rank must have ended well."""
+def _has_finished(view: GangView, newest: Generation) -> bool:
+    """True if rank 0 of a Training has finished, or every rank of a command."""
     ranked = sorted(newest.members, key=lambda member: member.rank)
     speakers = ranked[:1] if view.job.training else ranked
     facts = [view.workers.get(member.worker) for member in speakers]
     return bool(facts) and all(fact is not None and fact.phase == "finished" for fact in facts)
 
 
-def _succeeded(view: GangView, newest: Generation) -> BeginStop | Conclude:
-    """The job ended when the last of its workers said so, however late the control plane came to look.
+def _succeed(view: GangView, newest: Generation) -> BeginStop | Conclude:
+    """The job ended when its last worker reported so, however late the control plane looks.
 
-    Where no process is left to wait for, that it ended is stored at once; what it held is given back afterwards.
+    With no process left to wait for, the end is stored at once; its devices are given back afterwards.
     """
     facts = [view.workers[member.worker] for member in newest.members if member.worker in view.workers]
     at_s = max((fact.finished_s for fact in facts if fact.finished_s is not None), default=view.now_s)
@@ -359,29 +369,29 @@ def _succeeded(view: GangView, newest: Generation) -> BeginStop | Conclude:
     return Conclude(JobPhase.SUCCEEDED, "finished", at_s)
 
 
-def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
+def _lost_members(view: GangView, newest: Generation) -> tuple[str, ...]:
     def gone(worker: str) -> bool:
         fact = view.workers.get(worker)
         if fact is None or fact.lost:
             return True
-        # It left for a next generation that was abandoned: without a new one it would wait for ever.
+        # It left for a next generation that was abandoned, and would wait for ever without a new one.
         return fact.phase in ("broken", "left") and fact.generation == newest.number
 
     return tuple(member.worker for member in newest.members if gone(member.worker))
 
 
-def _meets_nobody(job: Job) -> bool:
-    """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
+def _runs_alone(job: Job) -> bool:
+    """True if its worker may begin as soon as it is up: a stage that is a plain function has no peers and no state."""
     return job.training and not job.facts.get("stage", {}).get("trains", True)
 
 
-def _training(view: GangView) -> set[int]:
-    """The generations in which living workers take part."""
+def _joined_generations(view: GangView) -> set[int]:
+    """The generations that living workers have joined."""
     return {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
 
 
 def _is_whole(view: GangView, generation: Generation) -> bool:
-    """Whether no rank of it is lost: where some still take part in it, all do, or are about to say so."""
+    """True if no rank of the generation is lost: all take part in it, or are about to report so."""
     facts = [view.workers.get(member.worker) for member in generation.at_work]
     return all(
         fact is not None and fact.alive and fact.phase in ("joined", "left") and fact.generation == generation.number
@@ -390,10 +400,10 @@ def _is_whole(view: GangView, generation: Generation) -> bool:
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:
-    """The phase of a worker as far as this generation is concerned."""
+    """The phase of a worker with respect to this generation."""
     fact = view.workers.get(worker)
     if fact is None or fact.lost:
         return "gone"
     if fact.phase == "finished" and not view.job.training:
-        return fact.phase  # a command may end before the call reaches it
+        return fact.phase  # a command may end before the call to join reaches it
     return fact.phase if fact.generation == generation else "elsewhere"

@@ -1,4 +1,4 @@
-"""Carries gangs on: looks at those that something happened to or whose time has come, with one task for each gang."""
+"""Advances gangs: runs one task for each gang to which something happened or whose timer expired."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairlead.control.reconcile.gang_state_machine import (
 )
 from fairlead.control.reconcile.gang_sweep import GangSweep
 from fairlead.control.reconcile.gang_timers import GangTimers
-from fairlead.control.reconcile.gang_views import GangViews, touches
+from fairlead.control.reconcile.gang_views import GangViews, has_member_on
 from fairlead.control.reconcile.node_registry import NodeRegistry
 from fairlead.control.reconcile.quarantine import Quarantine
 from fairlead.control.store.engine import Store
@@ -31,19 +31,19 @@ from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
 
 log = structlog.get_logger()
 
-AGAIN_S = 1.0  # after a step that failed, or while a job is set aside
-LEAST_REST_S = 0.05  # after a step that failed, whatever happens to the gang meanwhile; doubled for each in a row
-ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
+RETRY_S = 1.0  # after a step that failed, or while a job is in quarantine
+SHORTEST_RETRY_S = 0.05  # after a failed step, whatever happens to the gang meanwhile; doubles with each in a row
+ACTIONS_AT_ONCE = 32  # for one job before other jobs get their turn
 VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
 
 IN_MEMORY = (Start, TellLeave, TellJoin, StopWorkers, ReleaseWorkers)
-"""Steps that write nothing to the store, unless a start fails: whether anything follows is seen without reading it."""
+"""Actions that write nothing to the store, unless a start fails: the next one is decided without reading it again."""
 
-CARRYING_ON = "carrying out its next step"
+NEXT_STEP = "carrying out its next step"
 
 
 class Leader(Protocol):
-    """Whoever is told what came of it."""
+    """Gets notified of what the actions changed."""
 
     def nudge(self, job: str | None = None) -> None: ...
     def devices_freed(self) -> None: ...
@@ -52,105 +52,107 @@ class Leader(Protocol):
 
 
 class GangTasks:
-    """The leader's. A slow node holds up its own gangs alone, as each gang goes on by itself."""
+    """The leader's gang tasks. Each gang advances on its own, so a slow node delays only its own gangs."""
 
     def __init__(
-        self, store: Store, known: GangRegistry, roster: NodeRegistry, quarantine: Quarantine, carry_out: GangExecutor,
+        self, store: Store, known: GangRegistry, roster: NodeRegistry, quarantine: Quarantine, executor: GangExecutor,
         clock: Callable[[], float], leader: Leader,
     ) -> None:  # fmt: skip
-        self._known, self._roster, self._quarantine, self._carry_out = known, roster, quarantine, carry_out
+        self._known, self._roster, self._quarantine, self._carry_out = known, roster, quarantine, executor
         self._clock, self._leader = clock, leader
         self._views = GangViews(store, known, roster, clock)
         self._timers = GangTimers()
         self._sweep = GangSweep(store, self._views, roster, self._timers, clock)
         self._wanted: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._rests: dict[str, tuple[float, float]] = {}  # after a step that failed: until when, and for how long
+        self._retry_after: dict[str, tuple[float, float]] = {}  # after a failed step: end and length of the pause
         self.fatal: asyncio.Future[None] | None = None
-        """Has the error that ends the leader, once there is one."""
+        """Gets the error that ends the leader."""
 
-    def want(self, jobs: Iterable[str]) -> None:
+    def request_look(self, jobs: Iterable[str]) -> None:
         """Look at these jobs in the next pass."""
         self._wanted |= set(jobs)
 
-    def want_all(self) -> None:
+    def request_full_sweep(self) -> None:
         """Look at all jobs on their way in the next pass."""
-        self._sweep.hurry()
+        self._sweep.sweep_at_once()
 
     @property
     def busy(self) -> bool:
-        """Whether any gang is on its way, or is to be looked at."""
+        """True if any gang is on its way or waits for a look."""
         return bool(self._wanted or self._sweep.on_their_way or len(self._timers))
 
     @property
     def next_s(self) -> float | None:
-        """When a timer runs out."""
+        """When the next timer expires."""
         return self._timers.next_s()
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         return list(self._running.values())
 
-    async def look(self) -> None:
-        """Have every gang go on that something happened to, whose time has come, or that the sweep finds forgotten."""
+    async def advance_gangs(self) -> None:
+        """Advance every gang to which something happened, whose timer expired, or that the sweep found."""
         now_s = self._clock()
         self._wanted |= self._timers.due(now_s)
-        self._wanted |= await self._sweep.look(self._wanted | self._running.keys() | self._quarantine.held_jobs())
+        self._wanted |= await self._sweep.jobs_with_work(
+            self._wanted | self._running.keys() | self._quarantine.held_jobs()
+        )
         for job in sorted(self._wanted - self._running.keys()):
-            until_s, _ = self._rests.get(job, (now_s, 0.0))
+            until_s, _ = self._retry_after.get(job, (now_s, 0.0))
             if self._quarantine.is_held(job):
-                self._timers.arm(job, now_s + AGAIN_S, now_s)
-            elif 0.0 < until_s - now_s <= AGAIN_S:
+                self._timers.arm(job, now_s + RETRY_S, now_s)
+            elif 0.0 < until_s - now_s <= RETRY_S:
                 self._timers.arm(job, until_s, now_s)
             else:
-                self._begin(job)
-        self._wanted &= self._running.keys()  # those come again when what they are at is done
+                self._start_task(job)
+        self._wanted &= self._running.keys()  # looked at again when their present task ends
 
-    def _begin(self, job: str) -> None:
+    def _start_task(self, job: str) -> None:
         self._wanted.discard(job)
-        task = asyncio.create_task(self._advance_apart(job))
+        task = asyncio.create_task(self._advance_guarded(job))
         self._running[job] = task
-        task.add_done_callback(lambda done: self._ended(job, done))
+        task.add_done_callback(lambda done: self._task_ended(job, done))
 
-    def _ended(self, job: str, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, job: str, task: asyncio.Task[None]) -> None:
         self._running.pop(job, None)
         if job in self._wanted:
             self._leader.wake()
         if task.cancelled() or self.fatal is None or self.fatal.done():
             return
         error = task.exception()
-        _, rested_s = self._rests.pop(job, (0.0, 0.0))
+        _, rested_s = self._retry_after.pop(job, (0.0, 0.0))
         if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
-            log.warning("the next step for a gang failed; it will be tried again", job=job, error=str(error))
+            log.warning("the next action for a gang failed and will be retried", job=job, error=str(error))
             now_s = self._clock()
-            self._timers.arm(job, now_s + AGAIN_S, now_s)
-            # What the step did reach may answer at once, and ask for the same step again.
-            rests_s = min(AGAIN_S, max(LEAST_REST_S, 2 * rested_s))
-            self._rests[job] = now_s + rests_s, rests_s
+            self._timers.arm(job, now_s + RETRY_S, now_s)
+            # Workers that the step did reach may answer at once and thereby request the same step again.
+            rests_s = min(RETRY_S, max(SHORTEST_RETRY_S, 2 * rested_s))
+            self._retry_after[job] = now_s + rests_s, rests_s
         elif error is not None:
             self.fatal.set_exception(error)
 
-    async def _advance_apart(self, job: str) -> None:
-        """An error of our own sets the job aside; what a node or the store could not do is tried again."""
+    async def _advance_guarded(self, job: str) -> None:
+        """Advance the gang; an error of our own quarantines the job, a failure of a node or the store is retried."""
         try:
             await self._advance(job)
         except Exception as error:
             if isinstance(error, FairleadError) and not isinstance(error, InvalidSpec):
                 raise
             self._wanted.add(job)
-            await self._quarantine.set_aside(job, CARRYING_ON, error)
+            await self._quarantine.set_aside(job, NEXT_STEP, error)
         else:
-            self._quarantine.record_success(job, CARRYING_ON)
+            self._quarantine.record_success(job, NEXT_STEP)
 
     async def _advance(self, job: str) -> None:
         view: GangView | None = None
         for _ in range(ACTIONS_AT_ONCE):
-            if view is not None and self._views.suffices(view):
-                view = self._views.again(view)
+            if view is not None and self._views.rows_are_current(view):
+                view = self._views.refreshed(view)
                 if view is None or next_action(view) is None:
-                    return self._wait_for(view)
-            view = await self._views.of(job)
-            if view is None or touches(view, self._roster.undecided):
+                    return self._arm_timer(view)
+            view = await self._views.view_of(job)
+            if view is None or has_member_on(view, self._roster.uncertain):
                 return None
             bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
             if VALIDATE:
@@ -159,9 +161,9 @@ class GangTasks:
                     log.error("contradiction", what=wrong)
             action = next_action(view)
             if action is None:
-                return self._wait_for(view)
+                return self._arm_timer(view)
             log.debug("carry out", job=job, action=type(action).__name__)
-            await self._carry_out.do(action, view)
+            await self._carry_out.execute(action, view)
             asks = affects_others(action, view.job, self._known.workers_of(job))
             if asks and only_frees_devices(action, view.job):
                 self._leader.devices_freed()
@@ -173,8 +175,8 @@ class GangTasks:
         self._wanted.add(job)
         return None
 
-    def _wait_for(self, view: GangView | None) -> None:
-        """Nothing to do now: look again when time alone may have changed that."""
+    def _arm_timer(self, view: GangView | None) -> None:
+        """Nothing to do now: look again when time alone may change that."""
         if view is None:
             return
         self._timers.clear(view.job.id)

@@ -1,4 +1,4 @@
-"""What the next action for a gang depends on, gathered from the store, the workers and the nodes."""
+"""Gathers what the next action for a gang depends on: stored rows, worker facts and node states."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from fairlead.control.store.engine import Store
 
 
 class GangViews:
-    """The leader's."""
+    """Builds the views of gangs for the leader."""
 
     def __init__(self, store: Store, known: GangRegistry, roster: NodeRegistry, clock: Callable[[], float]) -> None:
         self._store, self._known, self._roster, self._clock = store, known, roster, clock
 
-    async def of(self, job_id: str) -> GangView | None:
-        """The gang as it is now; None when there is nothing left to do for it."""
-        training = self._training(job_id)
+    async def view_of(self, job_id: str) -> GangView | None:
+        """The gang as it is now; None when nothing is left to do for it."""
+        training = self._joined_generations(job_id)
         found = await self._store.read(lambda connection: _gang(connection, job_id, training))
-        return None if found is None else self._seen([found])[0]
+        return None if found is None else self._make_views([found])[0]
 
-    def suffices(self, view: GangView) -> bool:
-        """Whether the same rows are what a view is made of now."""
+    def rows_are_current(self, view: GangView) -> bool:
+        """True if a new view would be made of the same stored rows."""
         rows = {generation.number for generation in (*view.generations, view.ended) if generation is not None}
-        return self._training(view.job.id) <= rows
+        return self._joined_generations(view.job.id) <= rows
 
-    def again(self, view: GangView) -> GangView | None:
-        """The same rows with what is known by now; None when there is nothing left to do for it."""
-        return self._seen([(view.job, list(view.generations), view.ended)])[0]
+    def refreshed(self, view: GangView) -> GangView | None:
+        """The same stored rows with the worker facts of now; None when nothing is left to do for it."""
+        return self._make_views([(view.job, list(view.generations), view.ended)])[0]
 
-    async def of_each(self, job_ids: Collection[str]) -> list[GangView]:
-        """The same for many, without those for which there is nothing left to do."""
-        training = {job: self._training(job) for job in job_ids}
+    async def views_of(self, job_ids: Collection[str]) -> list[GangView]:
+        """The views of many gangs, without those for which nothing is left to do."""
+        training = {job: self._joined_generations(job) for job in job_ids}
 
         def work(connection: Connection) -> list[Found]:
             live = generations.live_by_job(connection, job_ids)
@@ -45,13 +45,13 @@ class GangViews:
             return [_found(connection, job, live.get(job.id, []), training[job.id]) for job in found]
 
         found = await self._store.read(work) if job_ids else []
-        return [view for view in self._seen(found) if view is not None]
+        return [view for view in self._make_views(found) if view is not None]
 
-    def _training(self, job: str) -> set[int]:
-        """The generations in which living workers of a job take part."""
+    def _joined_generations(self, job: str) -> set[int]:
+        """The generations that living workers of the job have joined."""
         return {f.generation for f in self._known.workers.get(job, {}).values() if f.alive and f.phase == "joined"}
 
-    def _seen(self, found: Sequence[Found]) -> list[GangView | None]:
+    def _make_views(self, found: Sequence[Found]) -> list[GangView | None]:
         reachable, asleep = self._roster.reachable, self._roster.asleep
         return [self._view(*each, reachable, asleep) for each in found]
 
@@ -64,14 +64,14 @@ class GangViews:
             known.forget(job.id)
             return None
         if job.phase is JobPhase.QUEUED and not known.workers.get(job.id):
-            known.commands_sent.pop(job.id, None)  # also when the answer to its last conclusion was lost
+            known.commands_sent.pop(job.id, None)  # also when the answer to the last Conclude was lost
         told = frozenset(known.commands_sent.get(job.id, set()))
         workers = dict(known.workers.get(job.id, {}))
         return GangView(job, live, workers, told, self._clock(), reachable, asleep, ended)
 
 
 Found = tuple[Job, list[Generation], Generation | None]
-"""A job, its live generations, and one that has ended although workers train in it."""
+"""A job, its live generations, and an ended one in which workers still train."""
 
 
 def _gang(connection: Connection, job_id: str, training: set[int]) -> Found | None:
@@ -88,6 +88,6 @@ def _found(connection: Connection, job: Job, live: list[Generation], training: s
     return job, live, next((generation for generation in earlier if generation is not None), None)
 
 
-def touches(view: GangView, nodes: frozenset[str]) -> bool:
-    """Whether any member of it sits on one of these nodes."""
+def has_member_on(view: GangView, nodes: frozenset[str]) -> bool:
+    """True if any member of the gang is on one of these nodes."""
     return any(m.node in nodes for generation in view.generations for m in generation.members)

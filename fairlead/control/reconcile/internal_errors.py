@@ -1,4 +1,4 @@
-"""Errors of the platform's own: which of them end the control plane, how the others are told, and when to try again."""
+"""Handles unexpected errors of the platform itself: decides which end the control plane, logs the others, backs off."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from fairlead.errors import Unavailable
 log = structlog.get_logger()
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
-"""Of the pauses before another try; each is twice as long as the one before."""
+"""The first and the longest pause before a retry; each is twice as long as the one before."""
 
 
 def must_propagate(error: BaseException) -> bool:
-    """Whether it is no job's: lost leadership, or trouble of the store.
+    """True for errors that no single job caused: lost leadership, or trouble of the store.
 
-    What one job's data can make of a statement is the job's: a value that a column cannot hold, that breaks a rule of
-    its table, or that the driver cannot bind. A connection that is gone is the store's, whatever the error is called.
+    An error in a statement that one job's data can cause belongs to the job: a value that a column cannot hold, that
+    breaks a rule of its table, or that the driver cannot bind. A lost connection belongs to the store, whatever the
+    error's type.
     """
     if isinstance(error, Unavailable):  # LostLeadership among them
         return True
@@ -33,13 +34,13 @@ def must_propagate(error: BaseException) -> bool:
         return False
     if error.connection_invalidated:
         return True
-    if isinstance(error, InterfaceError):  # SQLite's about values; PostgreSQL's driver says so of its connection
+    if isinstance(error, InterfaceError):  # SQLite raises it about values, PostgreSQL's driver about its connection
         return not isinstance(error.orig, sqlite3.InterfaceError)
     return not isinstance(error, DataError | IntegrityError | ProgrammingError | NotSupportedError)
 
 
 def report_error(doing: str, error: BaseException, **facts: object) -> str:
-    """Log the error with a mark by which it is found, and count it. Returns the mark."""
+    """Log the error with an id by which it can be found, and count it. Returns the id."""
     mark = uuid.uuid4().hex[:8]
     live_metrics.count(metric_families.INTERNAL_ERRORS, doing)
     log.error("an error of the platform's own", doing=doing, mark=mark, error=f"{type(error).__name__}: {error}"[:500],
@@ -49,7 +50,7 @@ def report_error(doing: str, error: BaseException, **facts: object) -> str:
 
 @contextmanager
 def guard_errors(doing: str, **facts: object) -> Iterator[None]:
-    """An error of our own within this is told, and what comes after goes on."""
+    """Report an error of our own within this block and go on after the block."""
     try:
         yield
     except Exception as error:
@@ -59,7 +60,7 @@ def guard_errors(doing: str, **facts: object) -> Iterator[None]:
 
 
 async def run_forever(doing: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Do what goes on for ever, again after a pause when an error of our own ends it; all others are raised."""
+    """Run endless work; restart it after a back-off when an error of our own ends it. Raises all other errors."""
     backoff = Backoff(time.monotonic)
     while True:
         try:
@@ -72,26 +73,26 @@ async def run_forever(doing: str, work: Callable[[], Awaitable[None]]) -> None:
 
 
 MAX_NAMES = 10_000
-"""Names that are remembered: strangers have a say in how many there are."""
+"""How many names are remembered: tenants influence how many there are."""
 
 
 class Backoff:
-    """What is not to be tried before a while has passed, by any name."""
+    """Doubling pauses after failures, by name."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._known: dict[Hashable, tuple[int, float]] = {}  # how often it failed, until when it rests
+        self._known: dict[Hashable, tuple[int, float]] = {}  # failures in a row, end of the pause
 
     def is_waiting(self, name: Hashable) -> bool:
-        """Whether it rests now. One whose clock was set back does not rest for longer than it was told to."""
+        """True while the pause after the last failure lasts. A clock that was set back never makes a pause longer."""
         tries, until_s = self._known.get(name, (0, 0.0))
         return 0.0 < until_s - self._clock() <= _pause_s(tries)
 
     def record_failure(self, name: Hashable) -> int:
-        """Have it rest; returns how often it has failed in a row."""
+        """Begin the next pause; returns how often it has failed in a row."""
         tries = self._known.pop(name, (0, 0.0))[0] + 1
         while len(self._known) >= MAX_NAMES:
-            del self._known[next(iter(self._known))]  # whoever failed longest ago
+            del self._known[next(iter(self._known))]  # the name that failed longest ago
         self._known[name] = tries, self._clock() + _pause_s(tries)
         return tries
 
@@ -100,14 +101,15 @@ class Backoff:
         return self._known.get(name, (0, 0.0))[0]
 
     def record_success(self, name: Hashable) -> None:
+        """Forget the failures of this name."""
         self._known.pop(name, None)
 
     def waiting_names(self) -> set[Hashable]:
-        """All that rest now."""
+        """All names whose pause lasts."""
         return {name for name in self._known if self.is_waiting(name)}
 
     def retain(self, names: Collection[Hashable]) -> None:
-        """Forget all others."""
+        """Forget all names but these."""
         self._known = {name: known for name, known in self._known.items() if name in names}
 
     def __len__(self) -> int:

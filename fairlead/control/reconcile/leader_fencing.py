@@ -1,4 +1,5 @@
-"""Who holds the lease: a name for this process that another one on the same machine can tell to be dead, or to hang."""
+"""Names the holder of the lease so that a process on the same machine can see whether it died or hangs, and ends a hung
+one."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ log = structlog.get_logger()
 
 
 def this_process() -> str:
-    """Machine (this boot, this process namespace), process id and start time: never the same twice."""
+    """Machine (this boot, this pid namespace), process id and start time: never the same twice."""
     return f"{_machine()}/{os.getpid()}/{_start_ticks(os.getpid())}"
 
 
-def gone(holder: str) -> bool:
-    """Whether the holder is a process of this machine that does not live any more; False when one cannot know."""
+def is_gone(holder: str) -> bool:
+    """True if the holder was a process of this machine and no longer lives; False if that cannot be known."""
     machine, _, process = holder.partition("/")
     pid, _, ticks = process.partition("/")
     if machine != _machine() or not pid.isdigit():
@@ -26,10 +27,10 @@ def gone(holder: str) -> bool:
 
 
 def fence(holder: str) -> None:
-    """End a holder that is a stopped process of this machine.
+    """Kill a holder that is a stopped process of this machine.
 
-    For one whose lease has run out and that was stopped (SIGSTOP, Ctrl-Z) within a write: only its end takes the
-    lock of an SQLite file from it. It could do nothing but end if it woke up, and its gangs run on.
+    A leader that was stopped (SIGSTOP, Ctrl-Z) within a write keeps the lock of an SQLite file after its lease has run
+    out; only its end releases it. Woken up, it could do nothing but end; its gangs keep running.
     """
     machine, _, process = holder.partition("/")
     pid, _, ticks = process.partition("/")
@@ -38,25 +39,25 @@ def fence(holder: str) -> None:
     try:
         handle = os.pidfd_open(int(pid))
     except OSError:
-        return  # it is gone
+        return  # it has ended already
     try:
-        # Looked at while the handle is held, so that no other process can have come by its number.
+        # Checked while the handle is held, so that no other process can have taken over the pid.
         if _start_ticks(int(pid)) == ticks and _stopped(int(pid)):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
-            log.warning("the leader was stopped within a write and its lease ran out: it is ended", pid=int(pid))
+            log.warning("killed the former leader: it was stopped within a write and its lease ran out", pid=int(pid))
     except OSError as error:
-        log.warning("the leader is stopped within a write and cannot be ended", pid=int(pid), error=str(error))
+        log.warning("the former leader is stopped within a write and cannot be killed", pid=int(pid), error=str(error))
     finally:
         os.close(handle)
 
 
 def _stopped(pid: int) -> bool:
-    """By a signal; not one that a debugger holds."""
+    """True if a signal stopped it; False for a process that a debugger holds."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _machine() -> str:
-    """Empty on machines that do not say: then nobody's death can be told."""
+    """Boot id and pid namespace; random on machines that do not tell, so that no death is ever concluded there."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116 (Path.stat is no shorter)
@@ -65,7 +66,7 @@ def _machine() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """When the process started, in ticks since boot; empty if there is none, or if it is a zombie."""
+    """When the process started, in ticks since boot; empty if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -32,9 +32,16 @@ from fairlead.control.reconcile.node_incarnations import EndedIncarnations
 from fairlead.control.reconcile.node_registry import NodeRegistry
 from fairlead.control.reconcile.quarantine import GuardedSteps, Quarantine, report_damaged_rows
 from fairlead.control.reconcile.round_clock import EVERY_S, RoundClock
-from fairlead.control.reconcile.round_store import LastRound, RoundInput, apply_round, learn, neighbours_now, read_state
-from fairlead.control.reconcile.seats import seated
-from fairlead.control.reconcile.worker_events import BatchOutcome, can_wait, fact_after, says_little, store_events
+from fairlead.control.reconcile.round_store import (
+    LastRound,
+    RoundInput,
+    apply_round,
+    learn_interference,
+    read_state,
+    update_placements,
+)
+from fairlead.control.reconcile.seats import seat_gangs
+from fairlead.control.reconcile.worker_events import BatchOutcome, fact_after, is_report, needs_no_store, store_events
 from fairlead.control.records import Job
 from fairlead.control.store import damaged_rows, interference, nodes
 from fairlead.control.store.engine import Store
@@ -70,7 +77,7 @@ class Controller:
         self.worker_meter = WorkerMeter()
         self.gang_registry = GangRegistry({}, {}, {})
         self.node_registry = NodeRegistry(store, backend, self.gang_registry, clock, sleep_after_s)
-        self.quarantine = Quarantine(store, clock, lambda job: self._gang_tasks.want([job]))
+        self.quarantine = Quarantine(store, clock, lambda job: self._gang_tasks.request_look([job]))
         self._steps = GuardedSteps(store, clock)
         self._usage_meter = UsageMeter(store, self.gang_registry, lambda: self.nodes, clock, self.quarantine)
         self._cursors: dict[tuple[str, str], int] = {}
@@ -113,7 +120,7 @@ class Controller:
     def nudge(self, job: str | None = None) -> None:
         """Something was written that asks for a decision, or for a look at this job."""
         if job is not None:
-            self._gang_tasks.want([job])
+            self._gang_tasks.request_look([job])
         self._rounds.due = True
         self._nudged.set()
         self._urgent.set()
@@ -182,7 +189,7 @@ class Controller:
                 continue
             self._inbox.put(event)
             self._nudged.set()
-            if not can_wait(event):
+            if not is_report(event):
                 self._urgent.set()
 
     async def _reconcile_forever(self) -> None:
@@ -201,16 +208,18 @@ class Controller:
         self._end_expired_back_offs()
         if self._rounds.due and not self._paused:
             await self._steps.run("holding a round", self._hold_round)
-        await self._steps.run("learning from neighbours", lambda: learn(self.store, self.gang_registry, self.clock()))
+        await self._steps.run(
+            "learning from neighbours", lambda: learn_interference(self.store, self.gang_registry, self.clock())
+        )
         live = [job for job, workers in self.gang_registry.workers.items() if workers]
         if self._usage_meter.due:
             await self._steps.run("metering", lambda: self._usage_meter.measure(live))
             await self._steps.run("reading nodes", self.refresh)
-            await self._steps.run("clearing nodes", self.node_registry.clear)
+            await self._steps.run("clearing nodes", self.node_registry.drop_unneeded_data)
             await self._steps.run("forgetting nodes that are gone", self._ended_incarnations.forget)
         if live and not self._paused:
             self._steps.run_in_background("reviewing plans", lambda: self._review_plans(live))
-        await self._gang_tasks.look()
+        await self._gang_tasks.advance_gangs()
         await report_damaged_rows(self.store, self.clock())
         self.publish()
 
@@ -239,7 +248,7 @@ class Controller:
                     await self._nudged.wait()
         self._rounds.tick(busy=busy or self.node_registry.sleep_after_s is not None)  # who is idle goes to sleep
         batch = self._drain()
-        if batch and all(can_wait(event) for event in batch):
+        if batch and all(is_report(event) for event in batch):
             await self._gather(min(BATCH_LONGEST_S, max(BATCH_S, BATCH_SPACING * self._storing_s)))
             batch += self._drain()
         elif not batch and self._rounds.pause_s:
@@ -262,7 +271,7 @@ class Controller:
         self._nudged.clear()
         self._urgent.clear()
         batch = self._inbox.take(self._blocked_nodes)
-        if self._inbox.waits(self._blocked_nodes):  # a node had more to say than its turn
+        if self._inbox.has_events(self._blocked_nodes):  # a node had more to say than its turn
             self._nudged.set()
         return batch
 
@@ -288,17 +297,17 @@ class Controller:
 
     async def _apply_node_change(self, change: NodeChange) -> bool:
         """Whether a node's change was taken in; the gangs of all nodes are looked at then."""
-        taken = await self._steps.run(f"taking in {change.node}", partial(self.node_registry.take, change))
+        taken = await self._steps.run(f"taking in {change.node}", partial(self.node_registry.apply_change, change))
         if taken:
             self._rounds.due = True
-            self._gang_tasks.want_all()
-            self._ended_incarnations.note(change, self.nodes)
+            self._gang_tasks.request_full_sweep()
+            self._ended_incarnations.node_changed(change, self.nodes)
             self._resume_caught_up_node(change.node, change.incarnation)
         return taken
 
     async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
         fresh = [e for e in batch if e.sequence > self._cursors.get((e.node, e.incarnation), 0)]
-        if not self._write_unconfirmed and all(map(says_little, fresh)):
+        if not self._write_unconfirmed and all(map(needs_no_store, fresh)):
             self._apply_events(fresh, {event.job for event in fresh})
         else:
             now_s, begun_s = self.clock(), time.monotonic()
@@ -312,9 +321,9 @@ class Controller:
             unstored, taken = await self.store.write(work)
             self._write_unconfirmed = False
             failpoint("events-stored")
-            touched = taken.touched | {event.job for event in fresh if again or not can_wait(event)}
+            touched = taken.touched | {event.job for event in fresh if again or not is_report(event)}
             self._apply_events(fresh, touched, {id(unstored[place]) for place in taken.refused})
-            self._rounds.due |= taken.asks
+            self._rounds.due |= taken.asks_for_round
             self._storing_s = time.monotonic() - begun_s
         for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
             self.backend.acknowledge(node, incarnation, self._cursors.get((node, incarnation), 0))
@@ -325,12 +334,12 @@ class Controller:
             self._cursors[event.node, event.incarnation] = event.sequence
             if id(event) not in refused:
                 self._update_memory(event)
-        self._gang_tasks.want(touched)
+        self._gang_tasks.request_look(touched)
 
     def _resume_caught_up_node(self, node: str, incarnation: str) -> None:
         """Gangs of this node that were left alone until its workers' last words were known go on."""
-        if self.node_registry.heard(node, incarnation, self._cursors.get((node, incarnation), 0)):
-            self._gang_tasks.want_all()
+        if self.node_registry.events_taken_in(node, incarnation, self._cursors.get((node, incarnation), 0)):
+            self._gang_tasks.request_full_sweep()
             self._rounds.due = True
 
     def _update_memory(self, event: WorkerEvent) -> None:
@@ -339,11 +348,11 @@ class Controller:
             self._update_worker_fact(event)
             if isinstance(event.body, wire.Exited):
                 self.gang_registry.record_exit(event.job, event.worker, event.body.cpu_s, event.time_s)
-            self.gang_registry.interference.hear(event.job, event.body)
+            self.gang_registry.interference.record_progress(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
             elif isinstance(event.body, wire.Progress | wire.Ready):
-                self.plans.hear(event.job, event.body)
+                self.plans.record_report(event.job, event.body)
 
     def _update_worker_fact(self, event: WorkerEvent) -> None:
         joined = self.node_registry.joined.get(event.node)
@@ -363,7 +372,7 @@ class Controller:
         self._rounds.round_started()  # before anything is read: what is written from here on asks for all of this again
         try:
             handed_in = await self.orchestrate() if self.orchestrate is not None else None
-            self._gang_tasks.want(handed_in or ())
+            self._gang_tasks.request_look(handed_in or ())
             with tracing.round_span():
                 await self._run_round()
         except BaseException:
@@ -371,16 +380,16 @@ class Controller:
             raise
 
     async def _run_round(self) -> None:
-        await self.node_registry.renew()
+        await self.node_registry.refresh_from_backend()
         started_s, now_s = time.monotonic(), self.clock()
         before, aside = self.last_round, self.quarantine.held_jobs()
         state = await read_state(
-            self.store, now_s, self.nodes, self.gang_registry, self.node_registry.undecided, before.memory,
+            self.store, now_s, self.nodes, self.gang_registry, self.node_registry.uncertain, before.memory,
             self.plans.curve, self.plans.refresh, self.sharing, aside,
         )  # fmt: skip
         state, decided = await self.quarantine.decide_round(state, self._run_policy)
-        keep = before.forgets_less(decided, now_s)
-        gangs = await self.plans.chosen(seated(state, decided, failed := dict[str, Exception]()), failed)
+        keep = before.must_store_memory(decided, now_s)
+        gangs = await self.plans.choose_plans(seat_gangs(state, decided, failed := dict[str, Exception]()), failed)
         stored = partial(apply_round, state=state, decided=decided, gangs=gangs, remember=keep, failed=failed)
         changed = await self.store.write(stored)
         self._rounds.due |= any(gang.used < len(gang.members) for gang in gangs.values())
@@ -388,12 +397,12 @@ class Controller:
         if changed:
             failpoint("round-stored")
         self.last_round = before.after(state.cluster, decided, stored=keep)
-        self._gang_tasks.want(changed)
-        self.node_registry.rest(decided.nodes)
+        self._gang_tasks.request_look(changed)
+        self.node_registry.apply_sleep_decisions(decided.nodes)
         self._rounds.round_finished(state.cluster, decided.decisions, changed, cost_s := time.monotonic() - started_s)
         live.count_round(cost_s, bool(changed), decided.decisions)
         tracing.record_round(decided.decisions, changed, now_s)
 
     def _run_policy(self, state: RoundInput) -> Round:
-        neighbours_now(state, self.gang_registry)
+        update_placements(state, self.gang_registry)
         return decide(replace(state.cluster, sleep_after_s=self.node_registry.sleep_after_s))

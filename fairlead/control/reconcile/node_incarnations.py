@@ -1,4 +1,4 @@
-"""Incarnations of node managers that are over: how far their events were taken in is remembered for a while longer."""
+"""Drops event cursors of ended node incarnations, an hour after they ended."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from fairlead.agent.protocol import NodeChange, NodeJoined
 from fairlead.control.store import nodes
 from fairlead.control.store.engine import Store
 
-GONE_S = 3600.0
-"""An incarnation is over when its node was fenced or joined as another one, so that nothing of it comes again. Its
-cursor stays for so long all the same: a message that was on its way must not be taken for news."""
+KEEP_CURSOR_S = 3600.0
+"""An incarnation ends when its node is fenced or joins as another one; no new event of it can come. Its cursor stays
+this long all the same: a message that is still on its way must not be taken for a new one."""
 
 
 class EndedIncarnations:
-    """Drops the cursors of incarnations that are gone for long, in memory and in the store."""
+    """Drops the cursors of incarnations that ended long ago, in memory and in the store."""
 
     def __init__(self, store: Store, seen: dict[tuple[str, str], int], clock: Callable[[], float]) -> None:
         """``seen`` are the leader's cursors: the newest event taken in, by node and incarnation."""
         self._store, self._seen, self._clock = store, seen, clock
         self._since_s: dict[tuple[str, str], float] = {}
 
-    def note(self, event: NodeChange, present: Iterable[str]) -> None:
-        """A node came, fell asleep or was lost; ``present`` are all nodes that there are.
+    def node_changed(self, event: NodeChange, present: Iterable[str]) -> None:
+        """A node joined, fell asleep or was lost; ``present`` are all existing nodes.
 
-        A node that does not exist any more never says that it is gone.
+        A node that does not exist any more never reports that it is gone.
         """
         lives = (event.node, event.incarnation) if isinstance(event, NodeJoined) else None
         known = {event.node, *present}
@@ -37,9 +37,9 @@ class EndedIncarnations:
             self._since_s.pop(lives, None)
 
     async def forget(self) -> None:
-        """Drop those whose time is over."""
+        """Drop the cursors that are old enough."""
         now_s = self._clock()
-        over = [place for place, since_s in self._since_s.items() if not 0.0 <= now_s - since_s < GONE_S]
+        over = [place for place, since_s in self._since_s.items() if not 0.0 <= now_s - since_s < KEEP_CURSOR_S]
         if not over:
             return
 

@@ -1,4 +1,5 @@
-"""Jobs that an unexpected error of our own stopped: set aside for a while that doubles, told, and failed in the end."""
+"""Quarantines jobs that an unexpected internal error stopped: leaves them alone for doubling pauses, and fails them in
+the end."""
 
 from __future__ import annotations
 
@@ -21,38 +22,39 @@ from fairlead.scheduling.state import Round
 log = structlog.get_logger()
 
 TRIES = 5
-"""After so many failures in a row of the same thing its job fails."""
+"""A job fails after this many failures in a row of the same operation."""
 
 MOST_CULPRITS = 20
-"""Jobs that one round sets aside; the next one finds more."""
+"""Jobs that one round quarantines; the next round finds more."""
 
 DECIDING, STORING = "deciding about it", "storing a decision"
 
 
 class Quarantine:
-    """The leader's. Nothing of it is stored but events: after a restart each job is tried anew, and set aside anew."""
+    """The leader's quarantine. Only its events are stored: a new leader tries each job again, and quarantines it
+    again."""
 
     def __init__(
         self, store: Store, clock: Callable[[], float], changed: Callable[[str], None] = lambda job: None
     ) -> None:  # fmt: skip
-        """``changed`` is told the jobs that were set aside or failed: they are to be looked at again."""
+        """``changed`` is called with each job that was quarantined or failed: it needs a look."""
         self._store, self._clock, self._changed = store, clock, changed
         self._backoff = Backoff(clock)
-        self._failing: dict[str, set[str]] = {}  # by job: at what it failed
+        self._failing: dict[str, set[str]] = {}  # by job: the operations that failed
 
     def __len__(self) -> int:
         return len(self._failing)
 
     def is_held(self, job: str) -> bool:
-        """Whether it is not to be looked at now."""
+        """True while the back-off of any of the job's operations lasts."""
         return any(self._backoff.is_waiting((job, doing)) for doing in self._failing.get(job, ()))
 
     def held_jobs(self) -> frozenset[str]:
-        """All jobs that are not to be looked at now."""
+        """All jobs whose back-off lasts."""
         return frozenset(job for job in self._failing if self.is_held(job))
 
     def record_success(self, job: str, doing: str) -> None:
-        """It went well this time."""
+        """Reset the back-off of this operation."""
         if job in self._failing and doing in self._failing[job]:
             self._failing[job].discard(doing)
             self._backoff.record_success((job, doing))
@@ -64,7 +66,8 @@ class Quarantine:
             self._backoff.record_success((job, doing))
 
     async def set_aside(self, job: str, doing: str, error: Exception) -> None:
-        """Leave it alone for a while; raises what is not the job's: lost leadership, and trouble of the store."""
+        """Quarantine the job for a while; raises errors that no job caused: lost leadership, and trouble of the
+        store."""
         if must_propagate(error):
             raise error
         mark = report_error(doing, error, job=job)
@@ -82,29 +85,29 @@ class Quarantine:
             report_error("setting a job aside", again, job=job)
 
     async def decide_round(self, state: RoundInput, decide: Callable[[RoundInput], Round]) -> tuple[RoundInput, Round]:
-        """The round's decisions. A job that they cannot be made with is set aside, and they are made without it.
+        """The round's decisions. A job that makes deciding fail is quarantined, and the round is decided without it.
 
-        What the policy remembers is forgotten if they cannot be made even without jobs.
+        If deciding fails even without any job, the policy's memory is dropped.
         """
         for job in self._failing.keys() - state.jobs.keys():
             self.forget(job)
-        for job, error in state.poison.items():
+        for job, error in state.invalid_jobs.items():
             await self.set_aside(job, DECIDING, error)
-        names = [job.id for job in state.cluster.jobs if job.id not in state.poison and not self.is_held(job.id)]
+        names = [job.id for job in state.cluster.jobs if job.id not in state.invalid_jobs and not self.is_held(job.id)]
         for _ in range(MOST_CULPRITS):
             try:
                 found = decide(state)
             except Exception as error:
                 guilty = find_culprit(names, _decidable(state, names, decide))
-                if guilty is None:  # it fails with nobody
+                if guilty is None:  # it fails without any job
                     if must_propagate(error) or not state.cluster.memory:
                         raise
                     report_error("deciding with what the policy remembers, which it forgets", error)
-                    state = state.forgetful()
+                    state = state.without_memory()
                     continue
                 await self.set_aside(guilty, DECIDING, error)
                 names.remove(guilty)
-                state = state.without([guilty])
+                state = state.without_jobs([guilty])
             else:
                 for job in names:
                     self.record_success(job, DECIDING)
@@ -112,7 +115,7 @@ class Quarantine:
         raise RuntimeError(f"a round fails with more than {MOST_CULPRITS} jobs")
 
     async def record_stored_round(self, changed: Collection[str], failed: Mapping[str, Exception]) -> None:
-        """Of a round's decisions these were stored, and those were not."""
+        """Record which of a round's decisions were stored and which failed."""
         for job in changed:
             self.record_success(job, STORING)
         for job, error in failed.items():
@@ -124,8 +127,8 @@ def _decidable(
 ) -> Callable[[frozenset[str]], bool]:
     def works(some: frozenset[str]) -> bool:
         try:
-            decide(state.without(set(names) - some))
-        except Exception:  # noqa: BLE001 (a trial: the error itself is told when it is known whose it is)
+            decide(state.without_jobs(set(names) - some))
+        except Exception:  # noqa: BLE001 (a trial: the error is reported once its job is known)
             return False
         return True
 
@@ -133,7 +136,7 @@ def _decidable(
 
 
 def _tell(connection: Connection, job_id: str, why: str, tries: int, now_s: float) -> bool:
-    """Write down that it is set aside, or that it fails; False if there is nothing left to set aside."""
+    """Store the event that the job is quarantined or fails; False if nothing is left to quarantine."""
     job = jobs.get(connection, job_id)
     if job is None or job.phase in ENDED:
         return False
@@ -154,7 +157,7 @@ def _tell(connection: Connection, job_id: str, why: str, tries: int, now_s: floa
 
 
 class GuardedSteps:
-    """Parts of the loop that concern no single job. One that fails rests for a while, and the loop goes on."""
+    """Runs the steps of the loop that concern no single job. A failed step backs off while the loop goes on."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
@@ -163,25 +166,25 @@ class GuardedSteps:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What goes on beside the loop."""
+        """The steps that run in the background."""
         return list(self._background.values())
 
     def run_in_background(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do it while the loop goes on, unless it is being done. What the store could not do is tried the next time."""
+        """Run the step while the loop goes on, unless it runs already. A store failure is retried at the next call."""
         if doing not in self._background:
             self._background[doing] = asyncio.create_task(self._run_and_forget(doing, work))
 
     async def _run_and_forget(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await self.run(doing, work)
-        except (Unavailable, DBAPIError) as error:  # if leadership is lost, the loop itself hears of it
-            log.warning("not done this time", doing=doing, error=str(error))
+        except (Unavailable, DBAPIError) as error:  # the loop itself notices lost leadership
+            log.warning("a background step failed; it will be retried", doing=doing, error=str(error))
         finally:
             del self._background[doing]
 
     async def run(self, doing: str, work: Callable[[], Awaitable[object]]) -> bool:
-        """Do it, unless it rests; whether it was done. An error of our own is told; lost leadership and trouble of the
-        store are raised."""
+        """Run the step unless its back-off lasts; returns whether it succeeded. Reports internal errors; raises lost
+        leadership and trouble of the store."""
         if self._backoff.is_waiting(doing):
             return False
         try:
@@ -201,7 +204,7 @@ class GuardedSteps:
 
 
 async def report_damaged_rows(store: Store, now_s: float) -> None:
-    """Tell of rows of the store that no sense could be made of."""
+    """Log and store an event for each damaged row that was found in the store."""
     found = damaged_rows.take_unreported()
     for text in found:
         log.error("a row of the store is damaged", what=text)
@@ -212,9 +215,9 @@ async def report_damaged_rows(store: Store, now_s: float) -> None:
 
 
 def find_culprit(names: Sequence[str], works: Callable[[frozenset[str]], bool]) -> str | None:
-    """The first of the names with which it does not work any more, though it did with all before; None: it is none.
+    """The first name with which it stops working, though it works with all before; None if it fails without any name.
 
-    ``works`` is asked with some of the names, a few times (the logarithm of their number).
+    ``works`` is called with prefixes of the names, about log2(n) times.
     """
     if not works(frozenset()):
         return None

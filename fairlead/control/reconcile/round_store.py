@@ -11,15 +11,15 @@ from sqlalchemy import Connection
 from fairlead.cluster import Node
 from fairlead.control.accounting.budgets import Spending, record_budget_events, spendings, spent_budgets
 from fairlead.control.accounting.fairness import record_fairness_events
-from fairlead.control.plans.interference import sittings
+from fairlead.control.plans.interference import gang_placements
 from fairlead.control.plans.speed_curves import CalibratedCurve
 from fairlead.control.reconcile import next_generation
-from fairlead.control.reconcile.cluster_state import cluster_state, inert, is_over
-from fairlead.control.reconcile.data_locality import Labels, Resident, near_data
+from fairlead.control.reconcile.cluster_state import cluster_state, end_is_stored, inert_job_state
+from fairlead.control.reconcile.data_locality import Labels, Resident, prefer_nodes_with_data
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.reconcile.internal_errors import must_propagate, report_error
-from fairlead.control.reconcile.next_generation import Seated
+from fairlead.control.reconcile.next_generation import SeatedGang
 from fairlead.control.records import Generation, Job, JobPhase, Tenant, stop_changes
 from fairlead.control.store import (
     datasets,
@@ -51,7 +51,7 @@ from fairlead.scheduling.state import (
     Start,
 )
 
-REMEMBER_S = 60.0  # so often the policy's memory is stored even if no promise in it changed
+STORE_MEMORY_EVERY_S = 60.0  # so often the policy's memory is stored even if no promise in it changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +63,17 @@ class RoundInput:
     generations: Mapping[str, list[Generation]]
     facts: Mapping[str, Mapping[str, WorkerFact]]
     spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
-    poison: Mapping[str, Exception] = field(default_factory=dict)  # jobs whose own facts cannot be understood
+    invalid_jobs: Mapping[str, Exception] = field(default_factory=dict)  # jobs whose own facts cannot be understood
 
-    def forgetful(self) -> RoundInput:
+    def without_memory(self) -> RoundInput:
         """The same, but the policy remembers nothing."""
         return replace(self, cluster=replace(self.cluster, memory={}))
 
-    def without(self, some: Collection[str]) -> RoundInput:
+    def without_jobs(self, some: Collection[str]) -> RoundInput:
         """The same, but these jobs only hold what they hold."""
         if not some:
             return self
-        inerts = {name: inert(self.jobs[name], self.generations.get(name, ()), self.facts.get(name, {}))
+        inerts = {name: inert_job_state(self.jobs[name], self.generations.get(name, ()), self.facts.get(name, {}))
                   for name in some if name in self.jobs}  # fmt: skip
         kept = (inerts.get(one.id, one) for one in self.cluster.jobs)
         return replace(self, cluster=replace(self.cluster, jobs=tuple(one for one in kept if one is not None)))
@@ -100,13 +100,13 @@ class LastRound:
         stored_s = cluster.now_s if stored else self.stored_s
         return LastRound(holds, decided.entitlements, cluster.now_s, decided.memory, stored_s, decided.reasons, cluster)
 
-    def forgets_less(self, decided: Round, now_s: float) -> bool:
+    def must_store_memory(self, decided: Round, now_s: float) -> bool:
         """Whether the memory of this round has to be stored: much in it changes all the time and may be a bit old."""
-        old = now_s - self.stored_s >= REMEMBER_S
+        old = now_s - self.stored_s >= STORE_MEMORY_EVERY_S
         return old or self.memory is None or durable_memory(self.memory) != durable_memory(decided.memory)
 
 
-def _recalled(connection: Connection) -> dict[str, Any]:
+def _load_memory(connection: Connection) -> dict[str, Any]:
     """What the policy remembered when it was stored; nothing, if no sense can be made of it."""
     try:
         return memory_from_plain(memory.load(connection))
@@ -119,9 +119,9 @@ def _recalled(connection: Connection) -> dict[str, Any]:
 
 async def read_state(
     store: Store, now_s: float, nodes: Mapping[str, Node], known: GangRegistry, undecided: frozenset[str],
-    remembers: Mapping[str, Any] | None = None, curves: Callable[[Job], CalibratedCurve | None] = lambda job: None,
-    think: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = DEFAULT_SHARING,
-    aside: Collection[str] = (),
+    memory_now: Mapping[str, Any] | None = None, curves: Callable[[Job], CalibratedCurve | None] = lambda job: None,
+    refresh_curves: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = DEFAULT_SHARING,
+    quarantined: Collection[str] = (),
 ) -> RoundInput:  # fmt: skip
     """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known.
 
@@ -142,37 +142,37 @@ async def read_state(
             generations.live_by_job(connection, busy),
             teams,
             ledger.attained(connection, now_s, DEFAULT_CONFIG.under(sharing).forget_s),
-            _recalled(connection) if remembers is None else dict(remembers),
+            _load_memory(connection) if memory_now is None else dict(memory_now),
             spendings(connection, teams, now_s),
         )
 
     active, live, teams, attained, remembered, budgets = await store.read(work)
     reading = [job for job in active if "data" in job.facts] if any(known.resident.values()) else []
     labels = await store.read(lambda connection: _labels(connection, reading)) if reading else {}
-    if think is not None:
-        await think(active)
+    if refresh_curves is not None:
+        await refresh_curves(active)
     facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
     known.restore_back_offs(active, now_s)
     cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
     unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
     jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
-    poison = _damaged(active, live)
-    held = {*aside, *poison}
+    poison = _damaged_jobs(active, live)
+    held = {*quarantined, *poison}
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
         spent_budgets(teams, budgets),
         {name: known.measured_usage.facts(name) for name in facts}, curves, held, poison,
     )  # fmt: skip
-    near = tuple(_near_data(job, known.resident, labels, poison) for job in cluster.jobs)
+    near = tuple(_with_data_nodes(job, known.resident, labels, poison) for job in cluster.jobs)
     cluster = replace(cluster, colocation=known.interference.table or None, jobs=near, sharing=sharing)
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, budgets, poison)
 
 
-def _damaged(active: Sequence[Job], live: Mapping[str, Sequence[Generation]]) -> dict[str, Exception]:
+def _damaged_jobs(active: Sequence[Job], live: Mapping[str, Sequence[Generation]]) -> dict[str, Exception]:
     """Jobs of which something cannot be read that a decision depends on; about one that ends there is none."""
     found: dict[str, Exception] = {}
     for job in active:
-        if is_over(job):
+        if end_is_stored(job):
             continue
         if jobs.DAMAGED in job.facts:
             found[job.id] = ValueError(f"cannot be read: {', '.join(job.facts[jobs.DAMAGED])}")
@@ -181,9 +181,9 @@ def _damaged(active: Sequence[Job], live: Mapping[str, Sequence[Generation]]) ->
     return found
 
 
-def _near_data(job: JobState, resident: Resident, labels: Labels, poison: dict[str, Exception]) -> JobState:
+def _with_data_nodes(job: JobState, resident: Resident, labels: Labels, poison: dict[str, Exception]) -> JobState:
     try:
-        return near_data([job], resident, labels)[0]
+        return prefer_nodes_with_data([job], resident, labels)[0]
     except Exception as error:  # noqa: BLE001 (one job's edge: it runs wherever it may)
         poison[job.id] = error
         return job
@@ -203,22 +203,24 @@ def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
     return found
 
 
-def neighbours_now(state: RoundInput, known: GangRegistry) -> None:
+def update_placements(state: RoundInput, known: GangRegistry) -> None:
     """Note who sits beside whom from now on."""
     paces = {node.name: node.speed for node in state.cluster.nodes}
-    known.interference.sit(sittings(state.cluster.jobs, state.jobs, state.generations, paces), state.jobs.keys())
+    known.interference.set_placements(
+        gang_placements(state.cluster.jobs, state.jobs, state.generations, paces), state.jobs.keys()
+    )
 
 
-async def learn(store: Store, known: GangRegistry, now_s: float) -> None:
+async def learn_interference(store: Store, known: GangRegistry, now_s: float) -> None:
     """Look at how far each has come beside the others; what that says of their classes is kept."""
-    lost = known.interference.look(now_s)
+    lost = known.interference.close_windows(now_s)
     if lost:
         await store.write(lambda connection: interference.record_slowdowns(connection, lost, now_s))
 
 
 def apply_round(
-    connection: Connection, state: RoundInput, decided: Round, gangs: Mapping[str, Seated], *, remember: bool = True,
-    failed: dict[str, Exception] | None = None,
+    connection: Connection, state: RoundInput, decided: Round, gangs: Mapping[str, SeatedGang], *,
+    remember: bool = True, failed: dict[str, Exception] | None = None,
 ) -> set[str]:  # fmt: skip
     """Store the decisions that still hold; returns the jobs that have something to carry out now.
 
@@ -248,7 +250,7 @@ def apply_round(
 
 
 def _apply(
-    connection: Connection, state: RoundInput, ports: set[int], decision: Decision, gang: Seated | None
+    connection: Connection, state: RoundInput, ports: set[int], decision: Decision, gang: SeatedGang | None
 ) -> bool:  # fmt: skip
     job, now_s = _unchanged(connection, state, decision.job), state.cluster.now_s
     if job is None:
@@ -258,7 +260,7 @@ def _apply(
             if gang.newest is not None and not job.training:
                 return _preempt(connection, job, gang.reason, now_s)
             nodes, facts = {node.name: node for node in state.cluster.nodes}, {"seats": list(seats)}
-            return next_generation.store(connection, replace(gang, job=job), nodes, now_s, ports, facts)
+            return next_generation.store_generation(connection, replace(gang, job=job), nodes, now_s, ports, facts)
         case Preempt(reason=reason):
             return _preempt(connection, job, reason, now_s)
         case _:

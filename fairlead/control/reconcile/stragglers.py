@@ -1,4 +1,4 @@
-"""Workers that have been far too slow for long: who they are, and who of a gang stays when one is replaced. Pure."""
+"""Finds workers that have been far too slow for long, and decides which members stay when one is replaced. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fairlead.scheduling.repair import STRAGGLER
 from fairlead.scheduling.state import Reason
 
 SLOW_AFTER_S = 120.0
-"""Of computing at less than half of what was expected, in one generation and without a break, before it is replaced."""
+"""A worker is replaced after computing at less than half the expected speed for this long, uninterrupted."""
 
 SLOW_AGAIN_S = 600.0
-"""The same where this very generation began with a replacement: then it may not be the node's fault."""
+"""The same in a generation that began with a replacement: then the node may not be at fault."""
 
 
-def slow_seats(newest: Generation | None, workers: Mapping[str, WorkerFact]) -> tuple[str, ...]:
-    """The nodes of those that are to be replaced, the slowest for longest first."""
+def straggler_nodes(newest: Generation | None, workers: Mapping[str, WorkerFact]) -> tuple[str, ...]:
+    """The nodes of workers to be replaced, the longest slow first."""
     if newest is None:
         return ()
     patience_s = SLOW_AGAIN_S if newest.reason_code == STRAGGLER else SLOW_AFTER_S
@@ -27,8 +27,8 @@ def slow_seats(newest: Generation | None, workers: Mapping[str, WorkerFact]) -> 
     return tuple(fact.node for fact in sorted(slow, key=lambda fact: (-fact.slow_s, fact.node)))
 
 
-def staying(survivors: Placement, workers: Mapping[str, WorkerFact], reason: Reason) -> Placement:
-    """Who stays: all, but for the one on the node that a straggler is to leave."""
+def members_that_stay(survivors: Placement, workers: Mapping[str, WorkerFact], reason: Reason) -> Placement:
+    """All survivors; without the one on the node that a straggler is to leave."""
     if reason.code != STRAGGLER:
         return survivors
 

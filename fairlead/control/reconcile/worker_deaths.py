@@ -1,4 +1,4 @@
-"""Deaths of workers as the store keeps them: put before the recovery policy, and its verdict written down."""
+"""Stores deaths of workers, puts them before the recovery policy and stores its verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.control.plans.model_profiles import blame_plan, planners_plan
+from fairlead.control.plans.model_profiles import ban_plan, running_planner_plan
 from fairlead.control.reconcile.gang_state_machine import WorkerFact, describe_loss, time_of_loss_s
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.store import damaged_rows, events, generations, jobs
@@ -25,11 +25,11 @@ MOST_KEPT = 24
 LONGEST_WHY = 500
 
 POLICY: Policy = decide
-"""Any other function of this type may take its place."""
+"""The recovery policy; any function of this type may replace it."""
 
 
-def known(job: Job) -> tuple[Death, ...]:
-    """All deaths that are stored with this job, the newest last."""
+def stored_deaths(job: Job) -> tuple[Death, ...]:
+    """All deaths stored with this job, newest last."""
     try:
         return msgspec.convert(list(job.deaths), tuple[Death, ...])
     except msgspec.ValidationError:
@@ -45,26 +45,26 @@ def _readable(job: Job, stored: Mapping[str, Any]) -> Death | None:
 
 
 def last_step(job: Job) -> int | None:
-    """The newest step that was told before it last died of what may be its own fault; None if it never did."""
-    own = [death.step for death in known(job) if death.cause not in OTHERS and not death.spared]
+    """The newest step reported before its last death that may be its own fault; None if there is no such death."""
+    own = [death.step for death in stored_deaths(job) if death.cause not in OTHERS and not death.spared]
     return own[-1] if own else None
 
 
-def noted(exited: wire.Exited) -> bool:
-    """Whether the store keeps that a worker ended so."""
+def is_recorded(exited: wire.Exited) -> bool:
+    """True if the store keeps this kind of end."""
     return cause_of(exited.code, exited.signal, exited.cause) not in (Cause.UNFINISHED, Cause.STOPPED)
 
 
-def note(connection: Connection, job: Job, worker: str, exited: wire.Exited, now_s: float) -> None:
+def record_death(connection: Connection, job: Job, worker: str, exited: wire.Exited, now_s: float) -> None:
     """Store how this worker ended, for the verdict that follows when the gang is looked at.
 
-    An exit code of 0 is left to that look: only there it is known whether the worker had finished.
+    An exit code of 0 is left to that look: only there is it known whether the worker had finished.
     """
-    if not noted(exited):
+    if not is_recorded(exited):
         return
     cause = cause_of(exited.code, exited.signal, exited.cause)
     death = Death(worker, cause, job.generation, _how(exited, job), job.step, now_s)
-    _keep(connection, job, known(job), (death,))
+    _store_deaths(connection, job, stored_deaths(job), (death,))
 
 
 def _how(exited: wire.Exited, job: Job) -> str:
@@ -76,26 +76,28 @@ def _how(exited: wire.Exited, job: Job) -> str:
     return str(exited.code) if exited.signal is None else signal_name(exited.signal)
 
 
-def lost(job: Job, generation: Generation, workers: Collection[str], facts: Mapping[str, WorkerFact]) -> list[Death]:
-    """The deaths among these members that nobody has given a verdict on, each with its cause."""
-    stored = known(job)
+def unanswered_deaths(
+    job: Job, generation: Generation, workers: Collection[str], facts: Mapping[str, WorkerFact]
+) -> list[Death]:
+    """The deaths among these members that have no verdict yet, each with its cause."""
+    stored = stored_deaths(job)
     found = []
     for worker in workers:
         fact = facts.get(worker)
         untold = next((death for death in stored if death.worker == worker and not death.answered), None)
-        if untold is not None or not _judged(stored, worker, generation, fact):
-            found.append(_met(untold, worker, job, generation, fact))
+        if untold is not None or not _has_verdict(stored, worker, generation, fact):
+            found.append(_death_of(untold, worker, job, generation, fact))
     return found
 
 
-def _judged(stored: Sequence[Death], worker: str, generation: Generation, fact: WorkerFact | None) -> bool:
-    """Whether a verdict was given; one that only lost touch then may be gone now."""
+def _has_verdict(stored: Sequence[Death], worker: str, generation: Generation, fact: WorkerFact | None) -> bool:
+    """True if a verdict was given; a worker that only lost touch at that time may have died since."""
     alive = fact is not None and fact.alive
     judged = [death for death in stored if (death.worker, death.generation) == (worker, generation.number)]
     return any(alive or death.cause is not Cause.LOST_TOUCH for death in judged)
 
 
-def _met(untold: Death | None, worker: str, job: Job, generation: Generation, fact: WorkerFact | None) -> Death:
+def _death_of(untold: Death | None, worker: str, job: Job, generation: Generation, fact: WorkerFact | None) -> Death:
     joined = fact is None or fact.phase not in ("asked", "starting", "ready")
     if untold is not None:
         return replace(untold, generation=generation.number, joined=joined)
@@ -103,15 +105,18 @@ def _met(untold: Death | None, worker: str, job: Job, generation: Generation, fa
         cause = Cause.NODE_LOST
     elif not fact.exited:
         cause = Cause.LOST_TOUCH
-    else:  # one that left in order may have been told to: its generation was given up afterwards
+    else:  # a worker that left in order may have been told to: its generation was abandoned afterwards
         cause = Cause.UNKNOWN if fact.phase == "left" else Cause(fact.cause or Cause.UNKNOWN)
     return Death(worker, cause, generation.number, "", job.step, joined=joined)
 
 
-def answer(connection: Connection, job: Job, deaths: Sequence[Death], survivors: int, now_s: float) -> Verdict:
-    """Ask the policy what these deaths of one generation mean, and write the verdict down: the job's next phase, its
-    used retries, its back-off. That the survivors go on is left to the caller and the scheduler."""
-    stored = known(job)
+def judge_deaths(connection: Connection, job: Job, deaths: Sequence[Death], survivors: int, now_s: float) -> Verdict:
+    """Ask the policy what these deaths of one generation mean, and store the verdict: next phase, used retries,
+    back-off.
+
+    The caller and the scheduler take care of survivors that go on.
+    """
+    stored = stored_deaths(job)
     this = deaths[-1].generation
     fresh = [death if death.time_s else replace(death, time_s=now_s) for death in deaths]
     names = {death.worker for death in fresh}
@@ -119,19 +124,19 @@ def answer(connection: Connection, job: Job, deaths: Sequence[Death], survivors:
     former = tuple(death for death in stored if death.answered)
     verdict = POLICY(Situation(
         job.id, job.training, tuple(fresh), former, job.retries, job.failures, job.min_workers, survivors, job.step,
-        _progress_s(connection, job, former, now_s), planners_plan(connection, job),
+        _progress_s(connection, job, former, now_s), running_planner_plan(connection, job),
     ))  # fmt: skip
-    plan = blame_plan(connection, job, verdict.text) if verdict.without_plan else None
+    plan = ban_plan(connection, job, verdict.text) if verdict.without_plan else None
     changes = _changes(job, verdict, now_s, min(now_s, max(death.time_s for death in fresh)))
     done = [replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in fresh]
-    _keep(connection, job, () if verdict.forgets else former, done, **changes)
-    _tell(connection, job, verdict, plan, now_s)
+    _store_deaths(connection, job, () if verdict.resets_history else former, done, **changes)
+    _log_verdict(connection, job, verdict, plan, now_s)
     return verdict
 
 
 def _changes(job: Job, verdict: Verdict, now_s: float, died_s: float) -> dict[str, Any]:
-    """A job that fails has ended when its worker died: nobody may have led at that time."""
-    changes: dict[str, Any] = {"failures": (0 if verdict.forgets else job.failures) + verdict.counts}
+    """The changes of the job's row. A job that fails ended when its worker died: there may have been no leader then."""
+    changes: dict[str, Any] = {"failures": (0 if verdict.resets_history else job.failures) + verdict.counts}
     rests = verdict.after_s > 0 and verdict.action is Action.START_OVER
     changes["back_off_until_s"] = now_s + verdict.after_s if rests else None
     changes["back_off_why"] = verdict.text[:LONGEST_WHY] if rests else None
@@ -143,8 +148,10 @@ def _changes(job: Job, verdict: Verdict, now_s: float, died_s: float) -> dict[st
     return changes
 
 
-def _keep(connection: Connection, job: Job, former: Sequence[Death], fresh: Sequence[Death], **changes: object) -> None:
-    """Store these deaths with the job: all of its newest generation, and the last of the others."""
+def _store_deaths(
+    connection: Connection, job: Job, former: Sequence[Death], fresh: Sequence[Death], **changes: object
+) -> None:
+    """Store these deaths with the job: all of its newest generation, and the last of the earlier ones."""
     names = {(death.generation, death.worker) for death in fresh}
     every = [death for death in former if (death.generation, death.worker) not in names] + list(fresh)
     earlier = [death for death in every if death.generation != job.generation]
@@ -153,7 +160,7 @@ def _keep(connection: Connection, job: Job, former: Sequence[Death], fresh: Sequ
 
 
 def _progress_s(connection: Connection, job: Job, former: Sequence[Death], now_s: float) -> float:
-    """For how long its gangs have worked since it last died of what may be its own fault."""
+    """How long its gangs have worked since its last death that may be its own fault."""
     own = [death.time_s for death in former if death.cause not in OTHERS and not death.spared]
     if not own and not job.failures:
         return 0.0
@@ -161,7 +168,7 @@ def _progress_s(connection: Connection, job: Job, former: Sequence[Death], now_s
     return generations.worked_s(connection, job.id, since_s, now_s, stepped=job.training, enough_s=FORGET_S)
 
 
-def _tell(connection: Connection, job: Job, verdict: Verdict, plan: str | None, now_s: float) -> None:
+def _log_verdict(connection: Connection, job: Job, verdict: Verdict, plan: str | None, now_s: float) -> None:
     facts: dict[str, Any] = {"reason": verdict.code, "action": str(verdict.action), "after_s": verdict.after_s}
     if plan is not None:
         goes = "goes on" if verdict.action is Action.GO_ON else "starts over"
@@ -169,7 +176,7 @@ def _tell(connection: Connection, job: Job, verdict: Verdict, plan: str | None, 
         _event(connection, job, "plan-failed", text, now_s, facts | {"plan": plan})
     if verdict.counts:
         fails = verdict.action is Action.FAIL
-        used = (0 if verdict.forgets else job.failures) + 2
+        used = (0 if verdict.resets_history else job.failures) + 2
         wait = f" in {verdict.after_s:g} s" if verdict.after_s else ""
         again = "" if fails else f" (attempt {used} of {job.retries + 1} follows{wait})"
         _event(connection, job, "job-failing", f"{job.id}: {verdict.text}{again}", now_s, facts)
@@ -187,17 +194,17 @@ def _event(connection: Connection, job: Job, kind: str, text: str, now_s: float,
 # ---------------------------------------------------------------- generations that lost workers
 
 
-def break_up(
+def record_broken_generation(
     connection: Connection, job_id: str, generation: Generation, gone: Sequence[str], facts: Mapping[str, WorkerFact],
     now_s: float,
 ) -> float:  # fmt: skip
-    """A generation lost these workers: write that down, and what follows. Returns the back-off of the next growth."""
+    """Store that a generation lost these workers, and what follows. Returns the back-off of the next growth."""
     job = _stored(connection, job_id)
-    deaths = lost(job, generation, gone, facts)
+    deaths = unanswered_deaths(job, generation, gone, facts)
     dead, what = describe_loss([death.worker for death in deaths] or gone, facts)
     told = {"workers": dead, "generation": generation.number}
     _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, told)
-    verdict = answer(connection, job, deaths, _alive(generation, facts), now_s) if deaths else None
+    verdict = judge_deaths(connection, job, deaths, _alive(generation, facts), now_s) if deaths else None
     begun = generation.phase is not GenerationPhase.PLANNED
     if generation.broken_s is None and (begun or verdict is None or verdict.action is Action.GO_ON):
         broken_s = time_of_loss_s(gone, facts, generation.created_s, now_s)
@@ -205,27 +212,27 @@ def break_up(
     return verdict.after_s if verdict is not None and verdict.action is Action.GO_ON else 0.0
 
 
-def newcomers(
+def record_failed_newcomers(
     connection: Connection, job_id: str, generation: Generation, former: Generation, facts: Mapping[str, WorkerFact],
     now_s: float,
 ) -> float:  # fmt: skip
-    """A planned generation is given up: those that died at their start are judged. Returns the back-off of the next."""
+    """Judge the newcomers that died while a planned generation came up, which is abandoned. Returns the back-off."""
     job, staying = _stored(connection, job_id), {member.worker for member in former.members}
     dead = [m.worker for m in generation.members if m.worker in facts and facts[m.worker].lost]
     if not staying.isdisjoint(dead):
-        return 0.0  # the former one is broken itself, and that is judged next
-    deaths = lost(job, generation, dead, facts)
-    return answer(connection, job, deaths, _alive(former, facts), now_s).after_s if deaths else 0.0
+        return 0.0  # the former generation broke as well, and is judged next
+    deaths = unanswered_deaths(job, generation, dead, facts)
+    return judge_deaths(connection, job, deaths, _alive(former, facts), now_s).after_s if deaths else 0.0
 
 
-def give_up(
+def record_lost_generation(
     connection: Connection, job_id: str, generation: Generation, facts: Mapping[str, WorkerFact], now_s: float,
 ) -> None:  # fmt: skip
-    """Nobody is left of a generation, or nobody could come: the job starts over, if not worse."""
+    """No worker of a generation is left, or none could start: the job starts over or fails."""
     job = _stored(connection, job_id)
     gone = [m.worker for m in generation.members if m.worker not in facts or not facts[m.worker].alive]
-    deaths = lost(job, generation, gone, facts)
-    verdict = answer(connection, job, deaths, 0, now_s) if deaths else None
+    deaths = unanswered_deaths(job, generation, gone, facts)
+    verdict = judge_deaths(connection, job, deaths, 0, now_s) if deaths else None
     if verdict is None or verdict.action is Action.GO_ON:
         jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "worker-lost", None, now_s))
 

@@ -1,4 +1,4 @@
-"""What the workers say, turned into facts in memory and changes in the store."""
+"""Turns events of workers into facts in memory and changes in the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairlead.control.plans import model_profiles
 from fairlead.control.reconcile import worker_deaths
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.reconcile.internal_errors import must_propagate, report_error
-from fairlead.control.reconcile.worker_messages import MOST, MOST_MISSING, SLACK_S, ImplausibleMessage, checked
+from fairlead.control.reconcile.worker_messages import MOST, MOST_MISSING, SLACK_S, ImplausibleMessage, check_message
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.records import stop_changes as stop_changes
 from fairlead.control.store import events, generations, jobs, metrics, nodes
@@ -26,24 +26,24 @@ from fairlead.recovery.deaths import Cause, Death, cause_of, signal_name
 
 log = structlog.get_logger()
 
-SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
+SPEED_AFTER_S = 3.0  # a generation must have run this long before its speed counts
 _COMES_UP = wire.Ready()
-LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is in the worker's log
+LONGEST_ERROR = 2000  # characters of an error that are kept; the worker's log has all of it
 
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What became of a batch: the jobs whose course it may have changed, the places of events that were refused, and
-    whether others could be decided about differently now."""
+    """What a batch changed: jobs whose course may have changed, positions of refused events, and whether decisions
+    about other jobs may change now."""
 
     touched: set[str] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
-    asks: bool = False
+    asks_for_round: bool = False
 
 
 @dataclass(slots=True)
 class _Reports:
-    """What the progress and snapshots of one job come to: its row as it will be, what changes, and its history."""
+    """Progress and snapshots of one job, summed up: its new row, the changes, and its history."""
 
     job: Job
     changes: dict[str, Any] = field(default_factory=dict)
@@ -55,23 +55,23 @@ class _Reports:
         self.job = replace(self.job, **changes)
 
 
-def can_wait(event: BackendEvent) -> bool:
-    """Whether it may wait a little for company: signs of life, which come all the time."""
+def is_report(event: BackendEvent) -> bool:
+    """True for progress and snapshots, which come all the time and may wait a little to be stored together."""
     return isinstance(event, WorkerEvent) and isinstance(event.body, wire.Progress | wire.Snapshot)
 
 
 def asks_for_a_round(event: WorkerEvent) -> bool:
-    """Whether others could be decided about differently now that this is stored.
+    """True if decisions about other jobs may change now that this is stored.
 
-    Not because a worker takes part: its seat was given away before. And not because it ended: its seat is free once
-    that is acted upon, which asks for a round by itself.
+    Not when a worker joins: its seat was given away before. Not when it ends: its seat is free once the gang's next
+    action releases it, which asks for a round by itself.
     """
-    return not (isinstance(event.body, wire.Joined | wire.Exited) or can_wait(event))
+    return not (isinstance(event.body, wire.Joined | wire.Exited) or is_report(event))
 
 
-def says_little(event: WorkerEvent) -> bool:
-    """Whether nothing of it has to be stored, whatever its job is: the node knows it too, and tells it to the next
-    leader when it joins."""
+def needs_no_store(event: WorkerEvent) -> bool:
+    """True if nothing of it has to be stored, whatever its job: the node also knows it, and reports it to the next
+    leader."""
     body = event.body
     joins = isinstance(body, wire.Joined) and not body.resumed and body.step == 0 and 0 <= body.generation <= MOST
     return joins or body == _COMES_UP
@@ -80,7 +80,7 @@ def says_little(event: WorkerEvent) -> bool:
 def fact_after(
     fact: WorkerFact, body: wire.FromWorker | wire.Exited, time_s: float | None = None
 ) -> WorkerFact:  # fmt: skip
-    """What is known of a worker after this event, which its node saw then."""
+    """The worker's fact after this event, which its node saw at ``time_s``."""
     match body:
         case wire.Ready():
             return replace(fact, phase="ready")
@@ -102,9 +102,9 @@ def fact_after(
 
 
 def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> BatchOutcome:
-    """Write what a batch of events means, with the cursor up to which it is known.
+    """Store what a batch of events means, with the cursors up to which events are taken in.
 
-    Jobs that only report how far they are, as nearly all do, are stored together; all others event by event.
+    Jobs that only report progress, as nearly all do, are stored together; all others event by event.
     """
     taken, together = BatchOutcome(), _store_reports(connection, batch, now_s)
     apart = {event.job for event in batch} - together
@@ -113,25 +113,25 @@ def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: fl
     for place, event in enumerate(batch):
         if event.job in together:
             continue
-        if not can_wait(event):
+        if not is_report(event):
             taken.touched.add(event.job)
-        if not _take(connection, event, known, taken, now_s):
+        if not _store_guarded(connection, event, known, taken, now_s):
             taken.refused.add(place)
             taken.touched.add(event.job)
-            taken.asks = True
+            taken.asks_for_round = True
     nodes.advance_cursors(connection, {(event.node, event.incarnation): event.sequence for event in batch})
     return taken
 
 
 def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> set[str]:
-    """Store the events of all jobs that told of nothing but progress and snapshots; returns those jobs.
+    """Store the events of all jobs with nothing but progress and snapshots; returns those jobs.
 
-    A job with a report that is anything but plain is left out. If the statements fail, all are.
+    Leaves out a job with any report that is not plain; leaves out all if the statements fail.
     """
     said: dict[str, list[WorkerEvent]] = {}
     for event in batch:
         said.setdefault(event.job, []).append(event)
-    plain = {job: told for job, told in said.items() if all(map(can_wait, told))}
+    plain = {job: told for job, told in said.items() if all(map(is_report, told))}
     if not plain:
         return set()
     savepoint = connection.begin_nested()
@@ -139,7 +139,9 @@ def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: 
         known = jobs.get_many(connection, plain)
         active = [job for job, found in known.items() if found.phase not in ENDED]
         standing = generations.live_by_job(connection, active)
-        found = {job: _reports(known.get(job), standing.get(job, []), told, now_s) for job, told in plain.items()}
+        found = {
+            job: _collect_reports(known.get(job), standing.get(job, []), told, now_s) for job, told in plain.items()
+        }
         reports = {job: each for job, each in found.items() if each is not None}
         jobs.update_many(connection, {job: each.changes for job, each in reports.items()})
         metrics.append_all(connection, [told for each in reports.values() for told in each.history])
@@ -147,7 +149,7 @@ def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: 
         if must_propagate(error):
             raise
         savepoint.rollback()
-        log.warning("a batch of reports is stored one by one", error=f"{type(error).__name__}: {error}"[:500])
+        log.warning("storing a batch of reports one by one", error=f"{type(error).__name__}: {error}"[:500])
         return set()
     savepoint.commit()
     for each in reports.values():
@@ -156,18 +158,18 @@ def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: 
     return set(reports)
 
 
-def _reports(
+def _collect_reports(
     job: Job | None, standing: Sequence[Generation], told: Sequence[WorkerEvent], now_s: float
 ) -> _Reports | None:
-    """What these reports come to, if all are plain: sound, and of a generation whose first step was seen before."""
+    """Sums up the reports if all are plain: valid, and of a generation whose first step was seen before."""
     if job is None:
         return None
     found = _Reports(job)
     if job.phase in ENDED:
-        return found  # nobody asks how far it came
+        return found  # its progress no longer matters
     for event in told:
         try:
-            body = checked(event.body, job.submitted_s, now_s)
+            body = check_message(event.body, job.submitted_s, now_s)
         except ImplausibleMessage:
             return None
         if isinstance(body, wire.Snapshot):
@@ -182,12 +184,12 @@ def _reports(
     return found
 
 
-def _take(
+def _store_guarded(
     connection: Connection, event: WorkerEvent, known: dict[str, Job | None], taken: BatchOutcome, now_s: float
 ) -> bool:  # fmt: skip
-    """Whether the event was stored, if it had to be; ``known`` are the jobs as read, without any that changed.
+    """Store the event if needed; False if it was refused. ``known`` holds jobs as read, without those that changed.
 
-    The tenant's code has a say in these words: what cannot be stored fails its own job, not the platform.
+    The tenant's code influences the content: an event that cannot be stored fails its own job, not the platform.
     """
     job = known[event.job] if event.job in known else jobs.get(connection, event.job)
     known[event.job] = job
@@ -195,10 +197,10 @@ def _take(
         return True
     savepoint = None
     try:
-        event = replace(event, body=checked(event.body, job.submitted_s, now_s))
+        event = replace(event, body=check_message(event.body, job.submitted_s, now_s))
         if _is_stored(event.body, job):
             del known[event.job]
-            taken.asks = taken.asks or asks_for_a_round(event)
+            taken.asks_for_round = taken.asks_for_round or asks_for_a_round(event)
             savepoint = connection.begin_nested()
             _store_event(connection, event, job, now_s)
     except Exception as error:
@@ -207,7 +209,7 @@ def _take(
         if savepoint is not None:
             savepoint.rollback()
         known.pop(event.job, None)
-        _refuse(connection, event, error, now_s)
+        _fail_sender(connection, event, error, now_s)
         return False
     if savepoint is not None:
         savepoint.commit()
@@ -215,7 +217,7 @@ def _take(
 
 
 def _is_stored(body: wire.FromWorker | wire.Exited, job: Job) -> bool:
-    """Whether :func:`_store_event` may have anything to write: most words of a command are facts in memory alone."""
+    """True if :func:`_store_event` may write anything: most events of a command are facts in memory alone."""
     match body:
         case wire.Ready():
             return body.batch_size > 0
@@ -224,24 +226,24 @@ def _is_stored(body: wire.FromWorker | wire.Exited, job: Job) -> bool:
         case wire.Finished():
             return job.training
         case wire.Exited():
-            return worker_deaths.noted(body)
+            return worker_deaths.is_recorded(body)
         case _:
             return True
 
 
-def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s: float) -> None:
+def _fail_sender(connection: Connection, event: WorkerEvent, error: Exception, now_s: float) -> None:
     """Fail the job that this message is about, with one line that says why."""
     kind = type(event.body).__name__
     if isinstance(error, ImplausibleMessage):
         why = f"the worker sent an invalid message: its {kind} {error}"
     else:
         mark = report_error("taking in a message", error, job=event.job, message=kind)
-        why = f"its {kind} could not be taken in: {type(error).__name__} (error {mark})"
+        why = f"its {kind} could not be stored: {type(error).__name__} (error {mark})"
     savepoint = connection.begin_nested()
     try:
         job = jobs.get(connection, event.job)
         if job is not None and job.phase not in ENDED and job.phase is not JobPhase.STOPPING:
-            fail(connection, job, event.worker, why, permanent=True, now_s=now_s)
+            record_failure(connection, job, event.worker, why, permanent=True, now_s=now_s)
     except Exception as again:
         if must_propagate(again):
             raise
@@ -257,12 +259,12 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
         case wire.Ready(samples=samples, epochs=epochs, batch_size=batch, plan=said) if batch:
             steps = epochs * -(-samples // batch)
             wants = {"facts": {**job.facts, "plan": said}} if said != "auto" and "plan" not in job.facts else {}
-            total = steps if steps >= job.step else 0  # not known, if it has made more
+            total = steps if steps >= job.step else 0  # unknown if it has made more steps already
             jobs.update(connection, job.id, batch_size=batch, total_steps=total, **wants)
         case wire.Joined(resumed=True) as joined if _is_leader(connection, event):
-            if _resumed(connection, joined, job):
+            if _resume_is_stored(connection, joined, job):
                 return
-            text = f"{job.id} resumed generation {joined.generation}: it left, and no call to the next one came"
+            text = f"{job.id} resumed generation {joined.generation}: it left, but was never told to join the next one"
             events.append(connection, time_s=event.time_s, kind="generation-resumed", text=text, tenant=job.tenant,
                           job=job.id, facts={"generation": joined.generation, "step": joined.step})  # fmt: skip
         case wire.Progress() as progress if progress.steps:
@@ -270,7 +272,7 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
         case wire.Snapshot() as snapshot:
             _observe_snapshot(job, snapshot)
             jobs.update(connection, job.id, snapshot_step=_snapshot_step(job, snapshot))
-        case wire.Finished() as finished if job.training and not _told(job) and _is_leader(connection, event):
+        case wire.Finished() as finished if job.training and not _has_result(job) and _is_leader(connection, event):
             result: dict[str, Any] = {"metrics": _finite(finished.metrics)}
             result |= {"value": finished.value} if finished.value else {}
             changes: dict[str, Any] = {"result": result, "step": _within_total(finished.step, job)}
@@ -283,24 +285,24 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
         case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
             if raised.missing:
                 jobs.update(connection, job.id, result={"missing": raised.missing[:MOST_MISSING]})
-            fail(connection, job, event.worker, raised.error, permanent=raised.permanent, now_s=ended_s)
+            record_failure(connection, job, event.worker, raised.error, permanent=raised.permanent, now_s=ended_s)
         case wire.Exited() as exited if job.phase in (JobPhase.STARTING, JobPhase.RUNNING):
-            worker_deaths.note(connection, job, event.worker, exited, ended_s)
+            worker_deaths.record_death(connection, job, event.worker, exited, ended_s)
 
 
-def _told(job: Job) -> bool:
-    """Whether it is known what it came to: a result is told once."""
+def _has_result(job: Job) -> bool:
+    """True if the job's result is stored already: a result counts once."""
     return "metrics" in job.result
 
 
-def _resumed(connection: Connection, joined: wire.Joined, job: Job) -> bool:
-    """Whether it is known that its gang resumed this generation."""
+def _resume_is_stored(connection: Connection, joined: wire.Joined, job: Job) -> bool:
+    """True if an event says already that the gang resumed this generation."""
     known = events.last(connection, job.id, "generation-resumed")
     return known is not None and known.facts.get("generation") == joined.generation
 
 
 def _within_total(step: int, job: Job) -> int:
-    """No more steps than there are, as far as that is known."""
+    """Limits a step to the number of steps there are, if that is known."""
     return min(step, job.total_steps) if job.total_steps else step
 
 
@@ -313,19 +315,19 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
     generation = _generation(connection, job.id, progress.generation)
     changes = _progress_changes(job, generation, progress, event.time_s)
     own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
-    if generation is not None and generation.first_step is None and own:  # it may first tell of the former
+    if generation is not None and generation.first_step is None and own:  # its first report may be of the former one
         generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
-        # Its word may be any number, but a first step is told at once.
+        # The worker may claim any time, but a first step is reported at once.
         stepped_s = min(max(float(own[0].get("time_s", event.time_s)), event.time_s - SLACK_S), event.time_s)
         live_metrics.observe(metric_families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
-        changes |= _recovered(connection, job, generation, stepped_s)
+        changes |= _record_recovery(connection, job, generation, stepped_s)
     jobs.update(connection, job.id, **changes)
 
 
 def _progress_changes(
     job: Job, generation: Generation | None, progress: wire.Progress, time_s: float
 ) -> dict[str, Any]:  # fmt: skip
-    """What a report with steps changes of its job's row."""
+    """The changes that a report with steps makes to its job's row."""
     changes: dict[str, Any] = {
         "step": progress.step,
         "total_steps": progress.total_steps,
@@ -345,15 +347,15 @@ def _observe_snapshot(job: Job, snapshot: wire.Snapshot) -> None:
 
 
 def _finite(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Those that are numbers: JSON has no word for the others."""
+    """Only finite numbers: JSON has no form for the others."""
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def measured_speed(job: Job, generation: Generation, step: int, now_s: float) -> dict[int, float]:
     """Samples per second with this generation's number of workers, averaged since it ran; empty while it is too young.
 
-    An average over the whole generation, with its snapshots and evaluations, is what the scheduler can bank on; the
-    speed of the last fraction of a second is not.
+    The scheduler can rely on an average over the whole generation, with its snapshots and evaluations, but not on the
+    speed of the last fraction of a second.
     """
     if generation.running_s is None or generation.first_step is None or now_s - generation.running_s < SPEED_AFTER_S:
         return {}
@@ -363,8 +365,8 @@ def measured_speed(job: Job, generation: Generation, step: int, now_s: float) ->
     return {len(generation.members): samples / (now_s - generation.running_s)}
 
 
-def _recovered(connection: Connection, job: Job, generation: Generation, stepped_s: float) -> dict[str, Any]:
-    """The first step after a loss closes the recovery: FRT is the time from the loss to here."""
+def _record_recovery(connection: Connection, job: Job, generation: Generation, stepped_s: float) -> dict[str, Any]:
+    """The first step after a loss ends the recovery: recovery time (FRT) counts from the loss to here."""
     lost = generations.failures_before(connection, job.id, generation.number)
     if not lost:
         return {}
@@ -383,11 +385,11 @@ def _ended_by(exited: wire.Exited) -> str | None:
     return f"exit code {exited.code}" if exited.code else None
 
 
-def fail(connection: Connection, job: Job, worker: str, error: str, *, permanent: bool, now_s: float) -> None:
-    """A worker said why it cannot go on: the policy decides whether the job tries again."""
+def record_failure(connection: Connection, job: Job, worker: str, error: str, *, permanent: bool, now_s: float) -> None:
+    """A worker reported an error: the policy decides whether the job tries again."""
     cause = Cause.REFUSED if permanent else Cause.RAISED
     death = Death(worker, cause, job.generation, error[:LONGEST_ERROR], job.step, now_s)
-    worker_deaths.answer(connection, job, [death], 0, now_s)
+    worker_deaths.judge_deaths(connection, job, [death], 0, now_s)
 
 
 def _generation(connection: Connection, job: str, number: int) -> Generation | None:

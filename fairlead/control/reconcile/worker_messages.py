@@ -1,4 +1,5 @@
-"""What a worker says is hostile: bounded here in size, depth and meaning, before anything is reckoned from it. Pure.
+"""Checks messages of workers, which are hostile: bounds size, depth and meaning before anything is computed from them.
+Pure.
 
 The node bounds length and rate of messages before that (``agent/node/worker_stream.py``).
 """
@@ -15,129 +16,129 @@ from msgspec.structs import replace
 from fairlead import wire
 from fairlead.planning.plan_choice import PLAN_FAMILIES
 
-MOST = 2**53  # of anything that a worker counts
+MOST = 2**53  # limit of every count
 MOST_SECONDS = 1e8  # three years
 MOST_BYTES = 1e16
-LARGEST_VALUE = 64 << 10  # bytes of a reference to what a stage gave
-DEEPEST = 32  # of values in values
+LARGEST_VALUE = 64 << 10  # bytes of a reference to a stage's result
+DEEPEST = 32  # levels of nested values
 MOST_PARTS = 1_000_000  # of one value, all levels together
 MOST_STEPS = 100_000  # in one message
-MOST_METRICS = 1024  # of one step, or of a result
-LONGEST_METRIC = 200  # characters of its name
+MOST_METRICS = 1024  # of one step or result
+LONGEST_METRIC = 200  # characters of a metric's name
 METRIC_NAMES_BYTES = 24 << 10  # of all names of a step together
 LONGEST_NAME = 500
 LONGEST_PATH = 4096
 MOST_ARTIFACTS = 100_000
 MOST_MISSING = 500
-STEPS_PER_S = 1e6  # no step takes no time
-SLACK_S = 5.0  # that a job may seem younger than it is
+STEPS_PER_S = 1e6  # no real step is faster
+SLACK_S = 5.0  # added to a job's age, as clocks differ
 
 
 class ImplausibleMessage(ValueError):
-    """What no honest worker would say, in words for its tenant."""
+    """A message that no honest worker sends; the text is for its tenant."""
 
 
-def checked(body: wire.FromWorker | wire.Exited, since_s: float, now_s: float) -> wire.FromWorker | wire.Exited:
-    """The message as it can be believed: times and steps lie between ``since_s``, when its job was submitted, and now.
+def check_message(body: wire.FromWorker | wire.Exited, since_s: float, now_s: float) -> wire.FromWorker | wire.Exited:
+    """The message with times bounded to lie between ``since_s``, when its job was submitted, and now.
 
-    Raises :class:`ImplausibleMessage` for what no honest worker would say.
+    Raises :class:`ImplausibleMessage` for what no honest worker sends.
     """
     age_s = max(0.0, now_s - since_s) + SLACK_S
     match body:
         case wire.Ready():
-            _ready(body)
-            _steps(body.resumable_step, age_s)
+            _check_ready(body)
+            _check_step(body.resumable_step, age_s)
         case wire.Progress():
-            _progress(body, age_s)
+            _check_progress(body, age_s)
             return replace(
-                body, total_steps=body.total_steps if body.step <= body.total_steps else 0,  # not known
-                slow_s=min(body.slow_s, age_s), steps=[_timed(step, since_s, now_s) for step in body.steps],
+                body, total_steps=body.total_steps if body.step <= body.total_steps else 0,  # unknown
+                slow_s=min(body.slow_s, age_s), steps=[_with_bounded_time(step, since_s, now_s) for step in body.steps],
             )  # fmt: skip
         case wire.Profiled():
-            _seconds(seconds=body.seconds)
-            plain_value(body.profile, "the profile")
+            _check_seconds(seconds=body.seconds)
+            check_plain_value(body.profile, "the profile")
         case wire.Snapshot():
-            _counts(generation=body.generation, size_bytes=body.size_bytes)
-            _steps(body.step, age_s)
-            _seconds(seconds=body.seconds, waited_s=body.waited_s)
+            _check_counts(generation=body.generation, size_bytes=body.size_bytes)
+            _check_step(body.step, age_s)
+            _check_seconds(seconds=body.seconds, waited_s=body.waited_s)
             return replace(body, seconds=min(body.seconds, age_s), waited_s=min(body.waited_s, age_s))
         case wire.Finished():
-            _finished(body)
-            _steps(body.step, age_s)
+            _check_finished(body)
+            _check_step(body.step, age_s)
         case wire.Raised():
-            _names("missing stages", body.missing[:MOST_MISSING], MOST_MISSING)
-        case wire.Exited():  # its node's words
+            _check_names("missing stages", body.missing[:MOST_MISSING], MOST_MISSING)
+        case wire.Exited():  # sent by its node
             pass
-        case _:  # Joined, Left, Broken, and whatever comes to be said of a generation
-            _counts(generation=body.generation)
-            _steps(body.step, age_s)
+        case _:  # Joined, Left, Broken, and other messages about a generation
+            _check_counts(generation=body.generation)
+            _check_step(body.step, age_s)
     return body
 
 
-def _ready(body: wire.Ready) -> None:
-    _counts(
+def _check_ready(body: wire.Ready) -> None:
+    _check_counts(
         samples=body.samples, epochs=body.epochs, batch_size=body.batch_size, parameters=body.parameters,
         resumable_step=body.resumable_step, steps=body.samples * body.epochs,
     )  # fmt: skip
     if body.plan not in PLAN_FAMILIES:
-        raise ImplausibleMessage("asks for a plan of no known kind")
+        raise ImplausibleMessage("requests an unknown kind of plan")
     seen = body.glance
     if seen is not None:
-        _seconds(fixed_s=seen.fixed_s, sample_s=seen.sample_s)
-        _within("kept_bytes", seen.kept_bytes, MOST_BYTES)
+        _check_seconds(fixed_s=seen.fixed_s, sample_s=seen.sample_s)
+        _check_bounds("kept_bytes", seen.kept_bytes, MOST_BYTES)
         if seen.fixed_s + seen.sample_s <= 0:
-            raise ImplausibleMessage("says that a pass of its model takes no time")
+            raise ImplausibleMessage("claims that a pass of its model takes no time")
 
 
-def _progress(body: wire.Progress, age_s: float) -> None:
-    _counts(generation=body.generation, total_steps=body.total_steps, epoch=body.epoch)
-    _steps(body.step, age_s)
-    _seconds(step_s=body.step_s, compute_s=body.compute_s, slow_s=body.slow_s)
-    _within("samples_per_s", body.samples_per_s, MOST)
-    _within("share", body.share, 1.000001)
+def _check_progress(body: wire.Progress, age_s: float) -> None:
+    _check_counts(generation=body.generation, total_steps=body.total_steps, epoch=body.epoch)
+    _check_step(body.step, age_s)
+    _check_seconds(step_s=body.step_s, compute_s=body.compute_s, slow_s=body.slow_s)
+    _check_bounds("samples_per_s", body.samples_per_s, MOST)
+    _check_bounds("share", body.share, 1.000001)
     most = STEPS_PER_S * age_s
     if len(body.steps) > MOST_STEPS:
-        raise ImplausibleMessage(f"tells of {len(body.steps)} steps at once, more than {MOST_STEPS}")
+        raise ImplausibleMessage(f"reports {len(body.steps)} steps at once, more than {MOST_STEPS}")
     for step in body.steps:
-        _figures(step)
+        _check_metrics(step)
         if not 0 <= step.get("step", -1.0) <= most:
-            raise ImplausibleMessage("tells of a step that was never made")
+            raise ImplausibleMessage("reports a step that cannot have been made")
 
 
-def _timed(step: Mapping[str, float], since_s: float, now_s: float) -> dict[str, float]:
-    """The step with its time brought between then and now, so that whoever looks at it sees a moment."""
+def _with_bounded_time(step: Mapping[str, float], since_s: float, now_s: float) -> dict[str, float]:
+    """The step with its time bounded to lie between the job's submission and now."""
     time_s = step.get("time_s")
     if time_s is None:
         return dict(step)
     if not (math.isfinite(time_s) and abs(time_s - now_s) <= MOST_SECONDS):
-        raise ImplausibleMessage("tells of a step at a time that never was")
+        raise ImplausibleMessage("reports a step at an impossible time")
     return {**step, "time_s": min(max(time_s, since_s), now_s)}
 
 
-def _finished(body: wire.Finished) -> None:
-    _counts(generation=body.generation)
-    _figures(body.metrics)
-    _names("artifacts", body.artifacts, MOST_ARTIFACTS, LONGEST_PATH)
+def _check_finished(body: wire.Finished) -> None:
+    _check_counts(generation=body.generation)
+    _check_metrics(body.metrics)
+    _check_names("artifacts", body.artifacts, MOST_ARTIFACTS, LONGEST_PATH)
     for what, value in (("its lineage", body.lineage), ("its data sets", body.made)):
-        plain_value(value, what)
+        check_plain_value(value, what)
     if body.value:
-        stage_result(body.value)
+        check_stage_result(body.value)
 
 
-def stage_result(value: Mapping[str, Any]) -> None:
+def check_stage_result(value: Mapping[str, Any]) -> None:
     """Raise :class:`ImplausibleMessage` unless this refers to a result as ``pipelines/results.py`` writes it."""
-    plain_value(value, "its result")
+    check_plain_value(value, "its result")
     if len(msgspec.json.encode(value)) > LARGEST_VALUE:
-        raise ImplausibleMessage(f"gives a reference of more than {LARGEST_VALUE} bytes")
+        raise ImplausibleMessage(f"has a result reference of more than {LARGEST_VALUE} bytes")
     size = value.get("bytes", 0)
     sound = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= MOST
     words = [value.get("shown", ""), value.get("block", "")]
     if value.get("kind") not in ("plain", "block") or not sound or not all(isinstance(word, str) for word in words):
-        raise ImplausibleMessage("gives a result that refers to nothing")
+        raise ImplausibleMessage("has an invalid result reference")
 
 
-def plain_value(value: Any, what: str) -> None:
-    """Raise :class:`ImplausibleMessage` unless this is plain data (as JSON has it) of a bounded depth."""
+def check_plain_value(value: Any, what: str) -> None:
+    """Raise :class:`ImplausibleMessage` unless this is plain data (as in JSON) of bounded depth."""
     level, seen = [value], 0
     for _ in range(DEEPEST):
         seen += len(level)
@@ -152,46 +153,46 @@ def plain_value(value: Any, what: str) -> None:
 def _parts(value: Any, what: str) -> Sequence[Any]:
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
-            raise ImplausibleMessage(f"{what} has names that are no text")
+            raise ImplausibleMessage(f"{what} has keys that are not text")
         return list(value.values())
     if isinstance(value, list | tuple):
         return value
     if value is None or isinstance(value, str | int | float):
         return ()
-    raise ImplausibleMessage(f"{what} is no plain data")
+    raise ImplausibleMessage(f"{what} is not plain data")
 
 
-def _figures(named: Mapping[str, float]) -> None:
+def _check_metrics(named: Mapping[str, float]) -> None:
     if len(named) > MOST_METRICS:
-        raise ImplausibleMessage(f"tells {len(named)} metrics, more than {MOST_METRICS}")
+        raise ImplausibleMessage(f"reports {len(named)} metrics, more than {MOST_METRICS}")
     if any(len(name) > LONGEST_METRIC for name in named):
-        raise ImplausibleMessage(f"names a metric in more than {LONGEST_METRIC} characters")
+        raise ImplausibleMessage(f"has a metric name of more than {LONGEST_METRIC} characters")
     if sum(len(name.encode(errors="replace")) for name in named) > METRIC_NAMES_BYTES:
-        raise ImplausibleMessage(f"names metrics in more than {METRIC_NAMES_BYTES} bytes together")
+        raise ImplausibleMessage(f"has metric names of more than {METRIC_NAMES_BYTES} bytes together")
 
 
-def _names(what: str, names: Sequence[str], most: int, longest: int = LONGEST_NAME) -> None:
+def _check_names(what: str, names: Sequence[str], most: int, longest: int = LONGEST_NAME) -> None:
     if len(names) > most or any(len(name) > longest for name in names):
-        raise ImplausibleMessage(f"names {what}: more than {most}, or in more than {longest} characters")
+        raise ImplausibleMessage(f"has too many or too long {what}: at most {most}, of at most {longest} characters")
 
 
-def _steps(step: int, age_s: float) -> None:
-    """Every word of a step: none is made in no time."""
-    _within("step", step, MOST)
+def _check_step(step: int, age_s: float) -> None:
+    """A step number is bounded by the job's age: no step takes no time."""
+    _check_bounds("step", step, MOST)
     if step > STEPS_PER_S * age_s:
-        raise ImplausibleMessage(f"says that it has made {step} steps, more than anybody could in its time")
+        raise ImplausibleMessage(f"claims {step} steps, more than are possible since it began")
 
 
-def _counts(**named: int) -> None:
+def _check_counts(**named: int) -> None:
     for name, count in named.items():
-        _within(name, count, MOST)
+        _check_bounds(name, count, MOST)
 
 
-def _seconds(**named: float) -> None:
+def _check_seconds(**named: float) -> None:
     for name, seconds in named.items():
-        _within(name, seconds, MOST_SECONDS)
+        _check_bounds(name, seconds, MOST_SECONDS)
 
 
-def _within(name: str, number: float, most: float) -> None:
+def _check_bounds(name: str, number: float, most: float) -> None:
     if not (math.isfinite(number) and 0 <= number <= most):
-        raise ImplausibleMessage(f"gives a {name} that is out of bounds")
+        raise ImplausibleMessage(f"has {name} out of bounds: it must lie between 0 and {most:g}")

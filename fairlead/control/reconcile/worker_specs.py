@@ -1,4 +1,4 @@
-"""From a stored job to what a node manager needs to start one of its workers."""
+"""Builds the spec with which a node starts a worker, from the stored job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from fairlead.control.datasets import handed
+from fairlead.control.datasets import manifests_for
 from fairlead.control.identity.secret_vault import SecretVault
 from fairlead.control.records import Job
 from fairlead.control.store import jobs, lineage, secrets, tenants
@@ -20,19 +20,19 @@ from fairlead.specs import Policy
 from fairlead.wire import WorkerSpec
 
 FIRST_UID, UIDS_EACH, PLATFORMS = 1_000_000, 100_000, 20_000
-"""When the platform runs as root, each tenant works as a user of its own: far above those that people log in as."""
+"""When the platform runs as root, each tenant gets a user id of its own, far above those of people."""
 
 MOST_SECRET_BYTES = 256 << 10
-"""Of all secrets of a job: node managers look for each in many forms, in memory that all tenants share."""
+"""Limit for all secrets of a job: nodes search logs for each in many forms, in memory that all tenants share."""
 
 
 def tenant_uid(home: Home, number: int) -> int:
-    """The user of this platform's tenant. Platforms side by side on one machine have different users."""
+    """The user id of a tenant. Platforms side by side on one machine use different ids."""
     return FIRST_UID + zlib.crc32(str(home.root).encode()) % PLATFORMS * UIDS_EACH + number
 
 
 def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
-    """A function that reads a job's order from the store; node and device are filled in where it is carried out."""
+    """A function that reads a job's worker spec from the store; the node and device are filled in by the agent."""
 
     def order(connection: Connection, job: Job) -> WorkerSpec:
         tenant = tenants.get(connection, job.tenant)
@@ -64,7 +64,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             grid_encrypted=policy.grid_encrypted,
             stage=dict(job.facts.get("stage", {})),
             pool=f"stages-{job.tenant}" if "stage" in job.facts else "",
-            data=handed(connection, job, spec),
+            data=manifests_for(connection, job, spec),
             course=_course(connection, job),
             plan=str(job.facts.get("plan", "")),
         )
@@ -73,13 +73,13 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
 
 
 def _course(connection: Connection, job: Job) -> list[Any]:
-    """Of a rerun: the course that it follows."""
+    """Of a rerun: the course of batches and plans that it repeats."""
     origin = lineage.get(connection, job.id) if "again" in job.facts else None
     return [] if origin is None or origin.again is None else list(origin.again.get("course", []))
 
 
 def launch_secrets(vault: SecretVault) -> Callable[[Connection, Job], dict[str, str]]:
-    """A function that opens the secrets a job asks for, right when it is started; :class:`Refused` if it cannot."""
+    """A function that decrypts the secrets of a job when it starts; raises :class:`Refused` if one is missing."""
 
     def opened(connection: Connection, job: Job) -> dict[str, str]:
         wanted = jobs.stored_spec(connection, job.id).get("secrets", [])
@@ -99,8 +99,8 @@ def launch_secrets(vault: SecretVault) -> Callable[[Connection, Job], dict[str, 
     return opened
 
 
-def unsendable(worker: WorkerSpec) -> str | None:
-    """Why no node could be told to start this worker: what was submitted before doors were as narrow as they are."""
+def why_unsendable(worker: WorkerSpec) -> str | None:
+    """Why the spec of a worker cannot be sent to a node; only jobs submitted to older versions can be so."""
     try:
         msgspec.msgpack.encode([worker.params, worker.command, worker.env])
     except (OverflowError, RecursionError, TypeError, ValueError) as error:

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from fairlead.control.foresight.process import PROMISES, Foresight
+from fairlead.control.foresight.process import ADMISSIONS, Foresight
 from fairlead.control.identity.access import scope
 from fairlead.control.identity.secret_vault import SecretVault
 from fairlead.control.observability.event_ring import EventRing
 from fairlead.control.observability.scrape import Scraper
-from fairlead.control.plans.planner_process import PlannerProcess, TooMany
+from fairlead.control.plans.planner_process import PlannerProcess, TooManyQuestions
 from fairlead.control.reconcile.loop import Controller
 from fairlead.control.reconcile.round_store import read_state
 from fairlead.control.records import Generation, Job, Tenant, Token
@@ -44,7 +44,7 @@ class Core:
     started_s: float
     scraper: Scraper
     foresight: Foresight = field(default_factory=Foresight)  # for queries
-    promises: Foresight = field(default_factory=lambda: Foresight(PlannerProcess(PROMISES)))  # for submissions
+    promises: Foresight = field(default_factory=lambda: Foresight(PlannerProcess(ADMISSIONS)))  # for submissions
     ring: EventRing = field(default_factory=EventRing)
     audit_throttle: AuditThrottle = field(default_factory=lambda: AuditThrottle(AUDIT_EVERY_S))
     next_promise_check_s: float = 0.0  # with a deep queue, the next promise is checked after this
@@ -109,7 +109,7 @@ class Verbs:
         found = await read_state(
             self._core.store, now_s, controller.nodes, controller.gang_registry, frozenset(),
             controller.last_round.memory, controller.plans.curve, sharing=controller.sharing,
-            aside=controller.quarantine.held_jobs(),
+            quarantined=controller.quarantine.held_jobs(),
         )  # fmt: skip
         return found.cluster
 
@@ -119,7 +119,7 @@ class Verbs:
         """Predict what becomes of this job, in text for this tenant; :class:`RateLimited` for too many questions."""
         try:
             return await self._core.foresight.admission(state, job, tenant, strict=strict)
-        except TooMany as error:
+        except TooManyQuestions as error:
             raise RateLimited(f"{job.tenant}: {error}", fix="ask again when they have been answered") from None
 
     def _audit(

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from fairlead.control.datasets import pinned
+from fairlead.control.datasets import pin_versions
 from fairlead.control.identity.access import acting_for, require, scope
-from fairlead.control.lineage import Repeat, ReportedOrigin, differences, repeatable, worked
+from fairlead.control.lineage import Repeat, ReportedOrigin, did_work, differences, what_repeats
 from fairlead.control.records import DataSet, Generation, Job, Lineage, Role, Token
 from fairlead.control.service.core import tenant_named
 from fairlead.control.service.submission import SubmissionVerbs
@@ -113,8 +113,8 @@ class DataVerbs(SubmissionVerbs):
                                fix="submit its folder again: fairlead submit")  # fmt: skip
             read = [(each.name, each.version) for each in said.data] if said is not None else []
             data = [f"{name}@{version}" for name, version in read or lineage.inputs(connection, job.id)]
-            spec = {**spec, "data": pinned(connection, job.tenant, data)} if data else spec
-            return job, spec, repeatable(said, generations.of_job(connection, job.id)), said
+            spec = {**spec, "data": pin_versions(connection, job.tenant, data)} if data else spec
+            return job, spec, what_repeats(said, generations.of_job(connection, job.id)), said
 
         job, written, repeat, said = await self._read(work)
         if not job.training:
@@ -160,7 +160,7 @@ def _lineage(
     made: list[DataSetView], first: tuple[str, ReportedOrigin | None] | None,
 ) -> LineageView:  # fmt: skip
     said = _reported(origin)
-    repeat = repeatable(said, every)
+    repeat = what_repeats(said, every)
     gives, why, same = repeat.gives, repeat.why, None
     if first is not None and said is not None and said.weights is not None and first[1] is not None:
         same = said.weights == first[1].weights
@@ -172,7 +172,7 @@ def _lineage(
     return LineageView(
         job=job.id, tenant=job.tenant, state=str(job.phase), code=spec.get("code"), run=spec.get("run"),
         command=spec.get("command"), params=spec.get("params", {}), seed=None if said is None else said.seed, data=data,
-        history=[_stretch(each) for each in every if worked(each)],
+        history=[_stretch(each) for each in every if did_work(each)],
         environment={} if said is None else dict(said.environment), weights=None if said is None else said.weights,
         made=made, rerun_of=None if first is None else first[0], same_weights=same, repeats=gives, why=why,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from fairlead import json_values
 from fairlead.control.accounting.budgets import require_budget
-from fairlead.control.datasets import pinned as datasets_pinned
+from fairlead.control.datasets import pin_versions as datasets_pinned
 from fairlead.control.identity.access import acting_for, require, scope
 from fairlead.control.pipelines.records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.reconcile.failpoints import failpoint

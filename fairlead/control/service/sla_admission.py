@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead.control.job_views import foreseen, reason_view
+from fairlead.control.job_views import plausible_forecast, reason_view
 from fairlead.errors import Refused
 from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.bid_score import resource_score
@@ -46,7 +46,7 @@ def promise_view(answer: Answer, tenant: str | None, now_s: float) -> PromiseVie
         return None
     return PromiseView(
         kept=answer.kept,
-        earliest_deadline_s=foreseen(answer.earliest_deadline_s, now_s),
+        earliest_deadline_s=plausible_forecast(answer.earliest_deadline_s, now_s),
         gang=answer.gang,
         reason=reason_view(answer.why, tenant),
     )
@@ -55,8 +55,8 @@ def promise_view(answer: Answer, tenant: str | None, now_s: float) -> PromiseVie
 def expectations(answer: Answer, tenant: str | None, now_s: float) -> dict[str, Any]:
     """The predicted fields of a view."""
     return {
-        "expected_start_s": foreseen(answer.expected_start_s, now_s),
-        "expected_finish_s": foreseen(answer.expected_finish_s, now_s),
+        "expected_start_s": plausible_forecast(answer.expected_start_s, now_s),
+        "expected_finish_s": plausible_forecast(answer.expected_finish_s, now_s),
         "promise": promise_view(answer, tenant, now_s),
     }
 

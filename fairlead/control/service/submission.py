@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection
 
 from fairlead.control.accounting.budgets import require_budget
-from fairlead.control.datasets import pinned
+from fairlead.control.datasets import pin_versions
 from fairlead.control.identity.access import acting_for, require, scope
 from fairlead.control.job_views import job_view, reason_view
 from fairlead.control.observability import tracing
@@ -38,7 +38,7 @@ from fairlead.control.store import (
     secrets,
     tenants,
 )
-from fairlead.control.tenant_tree import beyond
+from fairlead.control.tenant_tree import why_beyond_limits
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, Unavailable
 from fairlead.planning.plan_choice import MODEL_PARALLEL, why_unsupported
 from fairlead.planning.profiles import model_from
@@ -73,7 +73,7 @@ class SubmissionVerbs(Verbs):
             tenant = tenant_named(connection, tenant_name)
             job = new_job(spec, tenant, who, now_s, again)
             self._admit(connection, job, spec, tenant)
-            data = pinned(connection, tenant_name, spec.data)
+            data = pin_versions(connection, tenant_name, spec.data)
             require_secrets(connection, tenant, spec)
             strict = bool(effective_sla(spec.sla, tenant.sla).strict) and not checked
             if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
@@ -144,7 +144,9 @@ class SubmissionVerbs(Verbs):
         """Refuse a job that can never run here."""
         nodes = list(self._core.controller.nodes.values())
         seen = job_state(job, (), {}, cooling=False)
-        problem = can_never_run(seen, nodes, tenant.quota) or beyond(seen, tenants.ancestry(connection, tenant), nodes)
+        problem = can_never_run(seen, nodes, tenant.quota) or why_beyond_limits(
+            seen, tenants.ancestry(connection, tenant), nodes
+        )
         if problem is not None:
             raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
         known = known_models.get(connection, job.tenant, model_key(job)) if spec.plan in MODEL_PARALLEL else None
@@ -184,7 +186,7 @@ class SubmissionVerbs(Verbs):
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         nodes = list(controller.nodes.values())
         above = await self._read(lambda connection: tenants.ancestry(connection, tenant))
-        problem = can_never_run(job, nodes, tenant.quota) or beyond(job, above, nodes)
+        problem = can_never_run(job, nodes, tenant.quota) or why_beyond_limits(job, above, nodes)
         if problem is not None:
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never, scope(who)))

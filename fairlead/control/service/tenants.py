@@ -18,7 +18,7 @@ from fairlead.control.records import Role, Tenant, Token
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import events, job_counts, jobs, ledger, tenants, tokens
 from fairlead.control.store.usage_breakdown import token_labels
-from fairlead.control.tenant_tree import check, standings
+from fairlead.control.tenant_tree import check_tenant, tenant_shares
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Refused, Unauthenticated
 from fairlead.specs import TenantSpec, parse_tenant
 from fairlead.views.jobs import NewTenant, NewToken, TenantView, TokenView, WhoAmI
@@ -109,7 +109,7 @@ class TenantVerbs(Verbs):
             )  # fmt: skip
 
     def _check_tree(self, connection: Connection, tenant: Tenant) -> None:
-        check(tenant, tenants.all_tenants(connection), list(self._core.controller.nodes.values()))
+        check_tenant(tenant, tenants.all_tenants(connection), list(self._core.controller.nodes.values()))
 
     async def tenants(self, who: Token) -> list[TenantView]:
         """Tenants with their entitlement, devices and usage.
@@ -137,7 +137,7 @@ class TenantVerbs(Verbs):
             labels = token_labels(connection, {person for _, person in people}, scope(who)) if people else {}
             spending = spendings(connection, known, now_s)
             barred = spent_budgets(known, spending).keys()
-            claims = standings(known, controller.last_round.entitlements, held, devices, barred)
+            claims = tenant_shares(known, controller.last_round.entitlements, held, devices, barred)
             return [
                 tenant_view(
                     tenant,
