@@ -17,6 +17,7 @@ from fairlead.control.reconcile.gang_state_machine import (
     next_action,
     next_change_s,
 )
+from fairlead.control.reconcile.gang_tasks import affects_others
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
 NODES = ("node-0", "node-1", "node-2", "node-3")
@@ -616,36 +617,36 @@ def test_coming_up_asks_for_no_round_and_giving_back_does() -> None:
     model.plan(1)
     generation, job = model.generations[-1], model.job
     known = {"w0": WorkerFact("node-0", "starting")}
-    assert not gang_state_machine.affects_others(gang_state_machine.Start(generation), job, known)
-    assert gang_state_machine.affects_others(gang_state_machine.Start(generation), job, {}), (
+    assert not affects_others(gang_state_machine.Start(generation), job, known)
+    assert affects_others(gang_state_machine.Start(generation), job, {}), (
         "seats on which nothing could start may go to others"
     )
-    assert not gang_state_machine.affects_others(gang_state_machine.TellJoin(generation), job, known)
-    assert gang_state_machine.affects_others(gang_state_machine.MarkRunning(generation), job, known)
-    assert not gang_state_machine.affects_others(
+    assert not affects_others(gang_state_machine.TellJoin(generation), job, known)
+    assert affects_others(gang_state_machine.MarkRunning(generation), job, known)
+    assert not affects_others(
         gang_state_machine.MarkRunning(generation), a_job(training=False), known
     ), "it never changes"
-    assert gang_state_machine.affects_others(gang_state_machine.ReleaseWorkers(("w0",)), job, {})
+    assert affects_others(gang_state_machine.ReleaseWorkers(("w0",)), job, {})
 
 
 def test_the_end_of_a_gang_asks_for_one_round() -> None:
     ends = a_job(phase=JobPhase.STOPPING, then=JobPhase.SUCCEEDED)
     finished = {"w0": WorkerFact("node-0", "finished")}
     stop = gang_state_machine.BeginStop(JobPhase.SUCCEEDED, "finished")
-    assert gang_state_machine.affects_others(stop, a_job(), finished), (
+    assert affects_others(stop, a_job(), finished), (
         "its seat goes to whoever is next while it lingers"
     )
-    assert not gang_state_machine.affects_others(stop, a_job(), {"w0": WorkerFact("node-0", "joined")}), (
+    assert not affects_others(stop, a_job(), {"w0": WorkerFact("node-0", "joined")}), (
         "it still holds its device"
     )
-    assert not gang_state_machine.affects_others(gang_state_machine.ReleaseWorkers(("w0",)), ends, {}), (
+    assert not affects_others(gang_state_machine.ReleaseWorkers(("w0",)), ends, {}), (
         "its conclusion follows"
     )
-    assert gang_state_machine.affects_others(gang_state_machine.Conclude(JobPhase.FAILED, "failed"), ends, {})
-    assert not gang_state_machine.affects_others(
+    assert affects_others(gang_state_machine.Conclude(JobPhase.FAILED, "failed"), ends, {})
+    assert not affects_others(
         gang_state_machine.Conclude(JobPhase.SUCCEEDED, "finished", 1.0), a_job(), finished
     )
-    assert gang_state_machine.affects_others(
+    assert affects_others(
         gang_state_machine.ReleaseWorkers(("w0",)), a_job(phase=JobPhase.SUCCEEDED), {}
     )
 

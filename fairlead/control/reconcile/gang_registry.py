@@ -65,6 +65,13 @@ class GangRegistry:
             if 0.0 < until_s - now_s <= LONGEST_S:  # a longer one comes from a clock that was set back
                 self.cooling_until_s[job.id] = max(until_s, self.cooling_until_s.get(job.id, 0.0))
 
+    def end_expired_back_offs(self, now_s: float) -> bool:
+        """Forget back-offs that have expired; True if there were any, as the next round plans for their jobs."""
+        expired = [job for job, until_s in self.cooling_until_s.items() if not 0.0 < until_s - now_s <= LONGEST_S]
+        for job in expired:
+            del self.cooling_until_s[job]
+        return bool(expired)
+
     def record_resume(self, job: str, generation: int) -> None:
         """Workers joined this generation again: calls to leave it and to join later ones are void."""
         told = self.commands_sent.get(job, set())

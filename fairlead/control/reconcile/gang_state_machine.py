@@ -77,40 +77,6 @@ class GangView:
     ended: Generation | None = None  # ended according to the store, although workers still take part in it
 
 
-def affects_others(action: Action, job: Job, workers: Mapping[str, WorkerFact]) -> bool:
-    """True if decisions about other jobs may change after this action.
-
-    ``job`` is as it was before, ``workers`` as they are known afterwards. What a gang does on its way up, with devices
-    that it was given, changes nothing for others. Of the several steps at its end only the one that frees the devices
-    counts: the first if the job finished, else the last.
-    """
-    match action:
-        case Start(generation):
-            return any(member.worker not in workers for member in generation.members)
-        case MarkRunning():
-            return job.training
-        case BeginStop():
-            return any(fact.phase == "finished" for fact in workers.values())
-        case ReleaseWorkers():
-            return job.phase is not JobPhase.STOPPING
-        case Conclude():
-            return not workers
-        case _:
-            return not isinstance(action, WakeNodes | TellLeave | BeginJoin | TellJoin | StopWorkers)
-
-
-def only_frees_devices(action: Action, job: Job) -> bool:
-    """Whether an action for which :func:`affects_others` is true only frees devices: its job asks for nothing more, and
-    no pipeline stage follows it."""
-    match action:
-        case BeginStop(then) | Conclude(then):
-            return then in ENDED and "stage" not in job.facts
-        case ReleaseWorkers():
-            return job.phase in ENDED and "stage" not in job.facts
-        case _:
-            return isinstance(action, MarkRunning)
-
-
 def find_contradiction(view: GangView) -> str | None:
     """Describes a state that must never be: two generations of one gang training at once, or two workers on one device.
 

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from fairlead.control.reconcile.gang_actions import ReleaseWorkers, Start, StopWorkers, TellJoin, TellLeave
+from fairlead.control.reconcile.gang_actions import (
+    Action,
+    BeginJoin,
+    BeginStop,
+    Conclude,
+    MarkRunning,
+    ReleaseWorkers,
+    Start,
+    StopWorkers,
+    TellJoin,
+    TellLeave,
+    WakeNodes,
+)
 from fairlead.control.reconcile.gang_executor import GangExecutor
 from fairlead.control.reconcile.gang_registry import GangRegistry
 from fairlead.control.reconcile.gang_state_machine import (
     GangView,
-    affects_others,
+    WorkerFact,
     find_contradiction,
     next_action,
     next_change_s,
-    only_frees_devices,
 )
 from fairlead.control.reconcile.gang_sweep import GangSweep
 from fairlead.control.reconcile.gang_timers import GangTimers
 from fairlead.control.reconcile.gang_views import GangViews, has_member_on
 from fairlead.control.reconcile.node_registry import NodeRegistry
 from fairlead.control.reconcile.quarantine import Quarantine
+from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
 
@@ -183,3 +195,37 @@ class GangTasks:
         at_s = next_change_s(view)
         if at_s is not None:
             self._timers.arm(view.job.id, at_s, view.now_s)
+
+
+def affects_others(action: Action, job: Job, workers: Mapping[str, WorkerFact]) -> bool:
+    """True if decisions about other jobs may change after this action.
+
+    ``job`` is as it was before, ``workers`` as they are known afterwards. What a gang does on its way up, with devices
+    that it was given, changes nothing for others. Of the several steps at its end only the one that frees the devices
+    counts: the first if the job finished, else the last.
+    """
+    match action:
+        case Start(generation):
+            return any(member.worker not in workers for member in generation.members)
+        case MarkRunning():
+            return job.training
+        case BeginStop():
+            return any(fact.phase == "finished" for fact in workers.values())
+        case ReleaseWorkers():
+            return job.phase is not JobPhase.STOPPING
+        case Conclude():
+            return not workers
+        case _:
+            return not isinstance(action, WakeNodes | TellLeave | BeginJoin | TellJoin | StopWorkers)
+
+
+def only_frees_devices(action: Action, job: Job) -> bool:
+    """Whether an action for which :func:`affects_others` is true only frees devices: its job asks for nothing more, and
+    no pipeline stage follows it."""
+    match action:
+        case BeginStop(then) | Conclude(then):
+            return then in ENDED and "stage" not in job.facts
+        case ReleaseWorkers():
+            return job.phase in ENDED and "stage" not in job.facts
+        case _:
+            return isinstance(action, MarkRunning)

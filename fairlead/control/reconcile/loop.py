@@ -1,4 +1,4 @@
-"""The reconcile loop: takes in what happened, decides, and mends the difference between what should be and what is."""
+"""The reconcile loop: takes in events, decides, and repairs the difference between the wanted and the actual state."""
 
 from __future__ import annotations
 
@@ -46,22 +46,21 @@ from fairlead.control.records import Job
 from fairlead.control.store import damaged_rows, interference, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.retry import retry_until_available
-from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import DEFAULT_SHARING, Round, Sharing
 
 log = structlog.get_logger()
 
-TICK_S = 1.0  # how often time itself is a reason to look again while jobs are on their way
-IDLE_S = 10.0  # ... and while there are none
-BATCH_S = 0.1  # reports of progress are gathered for so long; everything else is taken in at once
-BATCH_SPACING = 50.0  # ... and where there are many, for so many lengths of what it took to store the last ones
+TICK_S = 1.0  # the longest pause between two passes while jobs are on their way
+IDLE_S = 10.0  # ... and while there are no jobs
+BATCH_S = 0.1  # how long progress reports are gathered; everything else is taken in at once
+BATCH_SPACING = 50.0  # ... under load: this many times as long as storing the last ones took
 BATCH_LONGEST_S = 1.0
-SHORTEST_WAIT_S = 0.05  # for a timer: several that run out soon after each other are one look
+SHORTEST_WAIT_S = 0.05  # for a timer: timers that expire close together share one pass
 
 
 class Controller:
-    """Leads the platform: the only one who decides and commands."""
+    """Leads the platform: the only part that decides and commands."""
 
     def __init__(
         self, store: Store, backend: Backend, order_for: Callable[[Connection, Job], wire.WorkerSpec],
@@ -85,23 +84,20 @@ class Controller:
         self._inbox = Inbox()
         self._blocked_nodes: frozenset[str] = frozenset()  # nodes whose last change could not be taken in yet
         self._nudged = asyncio.Event()
-        self._urgent = asyncio.Event()  # something that reports are not gathered any longer for
-        self._storing_s = 0.0  # what the last events took
+        self._urgent = asyncio.Event()  # ends the gathering of reports
+        self._storing_s = 0.0  # how long storing the last events took
         self._rounds = RoundClock(clock)
         self._paused = False
         self._write_unconfirmed = False
         self._news = asyncio.Event()
-        self.publish_count = 0  # how often: who has seen as many has missed nothing
-        self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
+        self.publish_count = 0  # a reader that has seen this many has missed nothing
+        self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # advances the pipelines
         self.plans = Plans(store, lambda: self.nodes, clock, calibrator, planner)
-        executor = GangExecutor(
-            store, backend, self.gang_registry, order_for, lambda: self.nodes, clock, secrets_for, self.plans
-        )
-        self._gang_tasks = GangTasks(
-            store, self.gang_registry, self.node_registry, self.quarantine, executor, clock, self
-        )
+        gangs = self.gang_registry
+        executor = GangExecutor(store, backend, gangs, order_for, lambda: self.nodes, clock, secrets_for, self.plans)
+        self._gang_tasks = GangTasks(store, gangs, self.node_registry, self.quarantine, executor, clock, self)
 
-    # ------------------------------------------------------------ doors
+    # ------------------------------------------------------------ interface
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -110,15 +106,15 @@ class Controller:
 
     @property
     def telemetry(self) -> Mapping[str, wire.Telemetry]:
-        """What each node last said of itself."""
+        """The last telemetry of each node."""
         return self.node_registry.telemetry
 
     async def refresh(self) -> None:
-        """Read the nodes anew, with what an admin wants of them."""
+        """Read the nodes again, with the states that operators set."""
         await self.node_registry.refresh()
 
     def nudge(self, job: str | None = None) -> None:
-        """Something was written that asks for a decision, or for a look at this job."""
+        """Ask for a round, and for a look at this job."""
         if job is not None:
             self._gang_tasks.request_look([job])
         self._rounds.due = True
@@ -126,27 +122,28 @@ class Controller:
         self._urgent.set()
 
     def devices_freed(self) -> None:
-        """A gang gave back what it held."""
+        """A gang gave its devices back."""
         self._rounds.devices_freed()
         if self._rounds.due:
             self.nudge()
 
     def wake(self) -> None:
-        """There is something to look at."""
+        """Begin the next pass at once."""
         self._nudged.set()
 
     def pause(self) -> None:
-        """Hold no more rounds: the platform is ending."""
+        """Hold no more rounds: the platform is shutting down."""
         self._paused = True
 
     def publish(self) -> None:
-        """Wake those who follow events."""
+        """Wake everyone who follows events."""
         self.publish_count += 1
         self._news.set()
         self._news = asyncio.Event()
 
     async def wait_for_news(self, timeout_s: float, seen: int | None = None) -> None:
-        """Returns when something new may be in the store, or after the timeout; at once if more was ``published``."""
+        """Returns when the store may hold something new, or after the timeout; at once if more than ``seen`` was
+        published."""
         if seen is not None and seen != self.publish_count:
             return
         waiting = self._news
@@ -159,8 +156,8 @@ class Controller:
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         fatal = self._gang_tasks.fatal = asyncio.get_running_loop().create_future()
-        self._usage_meter.begin()  # not before the nodes have told which jobs ended while nobody led
-        damaged_rows.reset_reports()  # whoever leads tells of it
+        self._usage_meter.begin()  # not before the nodes have reported which jobs ended while there was no leader
+        damaged_rows.reset_reports()  # each leader reports them anew
         self._cursors.update(await retry_until_available(lambda: self.store.read(nodes.cursors), "cursors"))
         await retry_until_available(self.refresh, "nodes")
         read_slowdowns = partial(self.store.read, interference.slowdowns)
@@ -181,7 +178,7 @@ class Controller:
 
     async def _pump(self) -> None:
         async for event in self.backend.events():
-            if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
+            if isinstance(event, NodeTelemetry):  # about once a second from every node: no reason for a pass
                 self.node_registry.telemetry[event.node] = event.body
                 with guard_errors("taking in telemetry", node=event.node):
                     self.gang_registry.observe(event.body)
@@ -197,20 +194,19 @@ class Controller:
         while True:
             if all(event.node in self._blocked_nodes for event in batch):
                 batch += await self._next_batch()
-            else:  # what the last pass did not get to comes first, and no more is taken on top of it
+            else:  # events that the last pass did not reach come first; nothing is added to them
                 await asyncio.sleep(TICK_S)
             reconcile = partial(self._reconcile, batch)
             await self._steps.run("a pass", partial(retry_until_available, reconcile, "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
-        """One pass. Done again from where it stopped when the store did not answer on the way."""
+        """One pass. Repeated from where it stopped when the store did not answer."""
         await self._process_batch(batch)
-        self._end_expired_back_offs()
+        self._rounds.due |= self.gang_registry.end_expired_back_offs(self.clock())
         if self._rounds.due and not self._paused:
             await self._steps.run("holding a round", self._hold_round)
-        await self._steps.run(
-            "learning from neighbours", lambda: learn_interference(self.store, self.gang_registry, self.clock())
-        )
+        learn = partial(learn_interference, self.store, self.gang_registry, self.clock())
+        await self._steps.run("learning from neighbours", learn)
         live = [job for job, workers in self.gang_registry.workers.items() if workers]
         if self._usage_meter.due:
             await self._steps.run("metering", lambda: self._usage_meter.measure(live))
@@ -223,30 +219,21 @@ class Controller:
         await report_damaged_rows(self.store, self.clock())
         self.publish()
 
-    def _end_expired_back_offs(self) -> None:
-        """Jobs that may be planned for again: the next round sees them."""
-        now_s, cooling = self.clock(), self.gang_registry.cooling_until_s
-        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= LONGEST_S]:
-            del cooling[job]
-            self._rounds.due = True
-
     async def _review_plans(self, live: Collection[str]) -> None:
         for job in await self.plans.review(self.gang_registry.workers_of, live):
             self.nudge(job)
 
     async def _next_batch(self) -> list[BackendEvent]:
-        """Wait for something to do; progress alone may wait a little for company."""
-        under_way = (
-            bool(self.gang_registry.workers) or bool(self.gang_registry.cooling_until_s) or self._gang_tasks.busy
-        )
-        soon = under_way or self._rounds.unfinished or self._rounds.due or bool(self._blocked_nodes)
+        """Wait for something to do; progress reports wait a little to be gathered."""
+        under_way = self.gang_registry.workers or self.gang_registry.cooling_until_s or self._gang_tasks.busy
+        soon = bool(under_way or self._rounds.unfinished or self._rounds.due or self._blocked_nodes)
         busy = soon or bool(self.last_round.holds) or bool(self.quarantine)
         idle_s = min(IDLE_S, max(TICK_S, self.node_registry.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._limit_wait(TICK_S if soon else EVERY_S if busy else idle_s)):
                     await self._nudged.wait()
-        self._rounds.tick(busy=busy or self.node_registry.sleep_after_s is not None)  # who is idle goes to sleep
+        self._rounds.tick(busy=busy or self.node_registry.sleep_after_s is not None)  # idle nodes go to sleep
         batch = self._drain()
         if batch and all(is_report(event) for event in batch):
             await self._gather(min(BATCH_LONGEST_S, max(BATCH_S, BATCH_SPACING * self._storing_s)))
@@ -257,12 +244,12 @@ class Controller:
         return batch
 
     def _limit_wait(self, wait_s: float) -> float:
-        """How long to wait for something to happen: not beyond the moment at which a gang or a round is due."""
+        """How long to wait for an event: at most until a gang or a round is due."""
         next_s, wait_s = self._gang_tasks.next_s, self._rounds.limit_wait(wait_s)
         return wait_s if next_s is None else min(wait_s, max(SHORTEST_WAIT_S, next_s - self.clock()))
 
     async def _gather(self, for_s: float) -> None:
-        """Let reports come together, but only as long as nothing more urgent comes."""
+        """Let reports accumulate as long as nothing urgent comes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(for_s):
                 await self._urgent.wait()
@@ -271,15 +258,15 @@ class Controller:
         self._nudged.clear()
         self._urgent.clear()
         batch = self._inbox.take(self._blocked_nodes)
-        if self._inbox.has_events(self._blocked_nodes):  # a node had more to say than its turn
+        if self._inbox.has_events(self._blocked_nodes):  # a node sent more than its turn's worth
             self._nudged.set()
         return batch
 
-    # ------------------------------------------------------------ taking in
+    # ------------------------------------------------------------ taking events in
 
     async def _process_batch(self, batch: list[BackendEvent]) -> None:
-        """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch. A
-        change of a node that could not be taken in stays, and what its node says later waits for it."""
+        """Store consequences, keep facts in memory, then acknowledge; done events leave the batch. A change of a node
+        that failed stays in the batch, and later events of that node wait for it."""
         behind, place = set[str](), 0
         while place < len(batch):
             first = batch[place]
@@ -296,7 +283,7 @@ class Controller:
         self._blocked_nodes = frozenset(behind)
 
     async def _apply_node_change(self, change: NodeChange) -> bool:
-        """Whether a node's change was taken in; the gangs of all nodes are looked at then."""
+        """Take in a change of a node and look at all gangs then; returns whether it succeeded."""
         taken = await self._steps.run(f"taking in {change.node}", partial(self.node_registry.apply_change, change))
         if taken:
             self._rounds.due = True
@@ -337,13 +324,13 @@ class Controller:
         self._gang_tasks.request_look(touched)
 
     def _resume_caught_up_node(self, node: str, incarnation: str) -> None:
-        """Gangs of this node that were left alone until its workers' last words were known go on."""
+        """Go on with the gangs of this node that waited for the last events of its workers."""
         if self.node_registry.events_taken_in(node, incarnation, self._cursors.get((node, incarnation), 0)):
             self._gang_tasks.request_full_sweep()
             self._rounds.due = True
 
     def _update_memory(self, event: WorkerEvent) -> None:
-        """What is kept in memory of an event that was stored."""
+        """Keep in memory what a stored event says."""
         with guard_errors("hearing a message", job=event.job, message=type(event.body).__name__):
             self._update_worker_fact(event)
             if isinstance(event.body, wire.Exited):
@@ -368,8 +355,8 @@ class Controller:
     # ------------------------------------------------------------ deciding
 
     async def _hold_round(self) -> None:
-        """What pipelines hand in, and a round."""
-        self._rounds.round_started()  # before anything is read: what is written from here on asks for all of this again
+        """Advance the pipelines, and hold a round."""
+        self._rounds.round_started()  # before anything is read: what is written from here on asks for another round
         try:
             handed_in = await self.orchestrate() if self.orchestrate is not None else None
             self._gang_tasks.request_look(handed_in or ())

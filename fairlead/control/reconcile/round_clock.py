@@ -1,4 +1,4 @@
-"""Decides when the next round is due: at once after a change that matters, later when nobody could use it."""
+"""Decides when the next round is due: at once after a change that matters, later when nothing could use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_PAUSE_S = 0.5
 
 
 class RoundClock:
-    """The leader's."""
+    """The leader's clock for rounds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -30,20 +30,20 @@ class RoundClock:
         self._cost_s = 0.0
 
     def devices_freed(self) -> None:
-        """Devices came free: that matters at once only if a job could use them."""
+        """Devices came free: a round is due at once only if a job could use them."""
         if self._devices_wanted:
             self.due = True
         elif self._due_by_s is None:
             self._due_by_s = self._clock() + EVERY_S
 
     def round_started(self) -> None:
-        """One is about to be held: what asks from now on asks for the next one."""
+        """A round begins: requests from now on ask for the next one."""
         self.due, self._due_by_s = False, None
 
     def round_finished(
         self, state: ClusterState, decisions: Collection[Decision], changed: Collection[str], cost_s: float
     ) -> None:  # fmt: skip
-        """One was held about this state; of its decisions those about ``changed`` jobs were stored."""
+        """A round was held about this state; its decisions about ``changed`` jobs were stored."""
         self._finished_s, self._cost_s = state.now_s, cost_s
         self.unfinished = any(not isinstance(each, Hold) and each.job not in changed for each in decisions)
         self._jobs_wait = self.unfinished or any(isinstance(each, Hold) for each in decisions)
@@ -51,7 +51,7 @@ class RoundClock:
         self._devices_wanted = self.unfinished or any(given.get(j.id, len(j.seats)) < j.max_workers for j in state.jobs)
 
     def tick(self, *, busy: bool) -> None:
-        """Whether time asks for one; ``busy``: anything is on its way or waits."""
+        """Make a round due if time asks for it; ``busy``: a job is on its way or waits."""
         now_s = self._clock()
         every_s = min(
             LONGEST_WAITING_S if self._jobs_wait else LONGEST_IDLE_S, max(EVERY_S, IDLE_SPACING * self._cost_s)
@@ -60,10 +60,10 @@ class RoundClock:
         self.due = self.due or late or (busy and now_s - self._finished_s > every_s)
 
     def limit_wait(self, wait_s: float) -> float:
-        """So long a wait, but not beyond the moment at which one is due."""
+        """The wait, shortened to end when a round is due."""
         return wait_s if self._due_by_s is None else max(0.0, min(wait_s, self._due_by_s - self._clock()))
 
     @property
     def pause_s(self) -> float:
-        """How long to gather what asks for the next one."""
+        """How long to gather requests for the next round."""
         return min(LONGEST_PAUSE_S, SPACING * self._cost_s)

@@ -1,4 +1,4 @@
-"""One round: read what it depends on as a value, and store what it decided."""
+"""Reads the input of a round as one value, and stores the decisions of the round."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ STORE_MEMORY_EVERY_S = 60.0  # so often the policy's memory is stored even if no
 
 @dataclass(frozen=True, slots=True)
 class RoundInput:
-    """The scheduler's state together with what is needed to store its decisions."""
+    """The scheduler's state together with the rows needed to store its decisions."""
 
     cluster: ClusterState
     jobs: Mapping[str, Job]
     generations: Mapping[str, list[Generation]]
     facts: Mapping[str, Mapping[str, WorkerFact]]
-    spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
+    spendings: Mapping[str, Spending] = field(default_factory=dict)  # of tenants with a budget
     invalid_jobs: Mapping[str, Exception] = field(default_factory=dict)  # jobs whose own facts cannot be understood
 
     def without_memory(self) -> RoundInput:
-        """The same, but the policy remembers nothing."""
+        """The same input with an empty memory of the policy."""
         return replace(self, cluster=replace(self.cluster, memory={}))
 
     def without_jobs(self, some: Collection[str]) -> RoundInput:
-        """The same, but these jobs only hold what they hold."""
+        """The same input, but these jobs only hold what they hold."""
         if not some:
             return self
         inerts = {name: inert_job_state(self.jobs[name], self.generations.get(name, ()), self.facts.get(name, {}))
@@ -81,7 +81,7 @@ class RoundInput:
 
 @dataclass
 class LastRound:
-    """What the last round said, for those who ask; derived anew after a restart, by the round that it begins with.
+    """The outcome of the last round, for queries; a new leader derives it again by its first round.
 
     What runs, and why, is stored with its generation; what was stopped, and why, as an event.
     """
@@ -95,19 +95,20 @@ class LastRound:
     cluster: ClusterState | None = None  # what was decided by; None: nothing was decided yet
 
     def after(self, cluster: ClusterState, decided: Round, *, stored: bool) -> LastRound:
-        """What this round says; ``stored``: the memory with it."""
+        """The outcome of this round; ``stored``: its memory was stored."""
         holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
         stored_s = cluster.now_s if stored else self.stored_s
         return LastRound(holds, decided.entitlements, cluster.now_s, decided.memory, stored_s, decided.reasons, cluster)
 
     def must_store_memory(self, decided: Round, now_s: float) -> bool:
-        """Whether the memory of this round has to be stored: much in it changes all the time and may be a bit old."""
+        """True if the memory of this round has to be stored: most of it changes all the time and may be a bit old in
+        the store."""
         old = now_s - self.stored_s >= STORE_MEMORY_EVERY_S
         return old or self.memory is None or durable_memory(self.memory) != durable_memory(decided.memory)
 
 
 def _load_memory(connection: Connection) -> dict[str, Any]:
-    """What the policy remembered when it was stored; nothing, if no sense can be made of it."""
+    """The stored memory of the policy; empty if it cannot be read."""
     try:
         return memory_from_plain(memory.load(connection))
     except Exception as error:
@@ -123,10 +124,10 @@ async def read_state(
     refresh_curves: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = DEFAULT_SHARING,
     quarantined: Collection[str] = (),
 ) -> RoundInput:  # fmt: skip
-    """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known.
+    """Everything that this round depends on, read at one moment; ``memory_now``: the last round's memory, if known.
 
-    ``think`` has a moment for the jobs that were read before their curves are asked for. Those ``aside`` only hold what
-    they hold, and so do those whose own facts cannot be understood.
+    ``refresh_curves`` gets a moment for the jobs before their curves are asked for. Jobs in quarantine only hold what
+    they hold, and so do those whose own facts are invalid.
     """
 
     def work(
@@ -169,7 +170,7 @@ async def read_state(
 
 
 def _damaged_jobs(active: Sequence[Job], live: Mapping[str, Sequence[Generation]]) -> dict[str, Exception]:
-    """Jobs of which something cannot be read that a decision depends on; about one that ends there is none."""
+    """Jobs with an unreadable part that a decision depends on; a job that is ending needs none."""
     found: dict[str, Exception] = {}
     for job in active:
         if end_is_stored(job):
@@ -190,8 +191,8 @@ def _with_data_nodes(job: JobState, resident: Resident, labels: Labels, poison: 
 
 
 def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
-    """Under which labels the nodes hold what these jobs read; who names no version, as was possible once, reads the
-    newest."""
+    """The labels under which nodes hold what these jobs read; a job of an older version may name no version, and reads
+    the newest."""
     wanted: dict[str, set[str]] = {}
     for job in reading:
         wanted.setdefault(job.tenant, set()).update(job.facts["data"])
@@ -204,7 +205,7 @@ def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
 
 
 def update_placements(state: RoundInput, known: GangRegistry) -> None:
-    """Note who sits beside whom from now on."""
+    """Tell the interference watch which gangs share nodes from now on."""
     paces = {node.name: node.speed for node in state.cluster.nodes}
     known.interference.set_placements(
         gang_placements(state.cluster.jobs, state.jobs, state.generations, paces), state.jobs.keys()
@@ -212,7 +213,7 @@ def update_placements(state: RoundInput, known: GangRegistry) -> None:
 
 
 async def learn_interference(store: Store, known: GangRegistry, now_s: float) -> None:
-    """Look at how far each has come beside the others; what that says of their classes is kept."""
+    """Measure how gangs progress beside others, and store what that says about their classes."""
     lost = known.interference.close_windows(now_s)
     if lost:
         await store.write(lambda connection: interference.record_slowdowns(connection, lost, now_s))
@@ -222,9 +223,9 @@ def apply_round(
     connection: Connection, state: RoundInput, decided: Round, gangs: Mapping[str, SeatedGang], *,
     remember: bool = True, failed: dict[str, Exception] | None = None,
 ) -> set[str]:  # fmt: skip
-    """Store the decisions that still hold; returns the jobs that have something to carry out now.
+    """Store the decisions that still hold; returns the jobs that have an action to carry out now.
 
-    A decision that cannot be stored is left out, and its job is ``failed``; without that it is raised.
+    A decision that cannot be stored is left out and its job put into ``failed``; without it the error is raised.
     """
     ports = generations.ports_in_use(connection) if gangs else set()
     changed: set[str] = set()
@@ -277,7 +278,7 @@ def _preempt(connection: Connection, job: Job, reason: Reason, now_s: float) -> 
 
 
 def _unchanged(connection: Connection, state: RoundInput, job_id: str) -> Job | None:
-    """The job, if nobody has moved it on since the round read it."""
+    """The job, unless it moved on since the round read it."""
     read, stored = state.jobs.get(job_id), jobs.get(connection, job_id)
     if read is None or stored is None or (stored.phase, stored.generation) != (read.phase, read.generation):
         return None

@@ -312,7 +312,7 @@ def _snapshot_step(job: Job, snapshot: wire.Snapshot) -> int:
 
 def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
     metrics.append(connection, job.id, progress.generation, progress.steps)
-    generation = _generation(connection, job.id, progress.generation)
+    generation = generations.get(connection, job.id, progress.generation)
     changes = _progress_changes(job, generation, progress, event.time_s)
     own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
     if generation is not None and generation.first_step is None and own:  # its first report may be of the former one
@@ -392,11 +392,7 @@ def record_failure(connection: Connection, job: Job, worker: str, error: str, *,
     worker_deaths.judge_deaths(connection, job, [death], 0, now_s)
 
 
-def _generation(connection: Connection, job: str, number: int) -> Generation | None:
-    return generations.get(connection, job, number)
-
-
 def _is_leader(connection: Connection, event: WorkerEvent) -> bool:
     number = getattr(event.body, "generation", 0)
-    generation = _generation(connection, event.job, number)
+    generation = generations.get(connection, event.job, number)
     return generation is not None and any(m.worker == event.worker and m.rank == 0 for m in generation.members)
