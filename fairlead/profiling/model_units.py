@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fairlead.profiling.forward_trace import size_of, tensors
+
 MOST_UNITS = 48
 """The most units of a model; more would cost search time and gain nothing."""
 
@@ -148,15 +150,5 @@ def _live_bytes(program: Any, nodes: Sequence[Any], at: int) -> float:
         if node.op == "placeholder" and node.name in held:
             continue
         if any(place[user] >= at for user in node.users):
-            total += sum(_bytes(value) for value in _tensors(node.meta.get("val")))
+            total += sum(size_of(value) for value in tensors(node.meta.get("val")))
     return total
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for each in value for tensor in _tensors(each)] if isinstance(value, list | tuple) else []
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.numel()) * tensor.element_size()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +12,7 @@ from fairlead import wire
 from fairlead.planning.plan import SINGLE
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
-from fairlead.training.plan_measurement import quiet_loop
+from fairlead.training.plan_measurement import SilentConnection, quiet_loop
 
 STEPS, REPEATS, WARM_UP = 100, 3, 20
 _ROWS = 16
@@ -38,7 +37,7 @@ def _looped(training: Training) -> list[float]:
     return [(after - before) / STEPS for before, after in itertools.pairwise(marks)]
 
 
-class _Clock:
+class _Clock(SilentConnection):
     """A control connection that records the CPU time at the start of each step."""
 
     def __init__(self) -> None:
@@ -47,15 +46,6 @@ class _Clock:
     def pending(self) -> bool:
         self.spent.append(time.process_time())
         return False
-
-    def take(self, timeout_s: float | None = None) -> wire.ToWorker | None:
-        return None
-
-    def put_back(self, message: wire.ToWorker) -> None:
-        raise AssertionError("nothing was taken")
-
-    def send(self, message: Any) -> None:
-        return None
 
 
 def _bare(training: Training) -> float:

@@ -92,8 +92,6 @@ class Training:
         for name in ("keep_best", "exact"):
             value = getattr(self, name)
             _require(isinstance(value, bool), name, value, "is neither True nor False", f"pass {name}=True")
-        good = isinstance(self.exact, bool)
-        _require(good, "exact", self.exact, "is neither True nor False", "pass exact=False to allow plans that are not")
         told = self.sharded_snapshots
         good = told is None or isinstance(told, bool)
         _require(good, "sharded_snapshots", told, "is neither True, False nor None", "leave it out")

@@ -117,6 +117,18 @@ class Group:
         """A part of the rendezvous store under a prefix, for process groups and decisions of their own."""
         return c10d.PrefixStore(purpose, self._rendezvous_store)
 
+    def init_torch(self) -> None:
+        """Initialise torch's global process group among these ranks, for libraries that need it."""
+        dist.init_process_group(
+            "nccl" if self.device.type == "cuda" else "gloo", store=self.store("torch"), rank=self.rank,
+            world_size=self.size, timeout=timedelta(seconds=self.silence_s),
+        )  # fmt: skip
+
+    @staticmethod
+    def close_torch() -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
     def wait_for_all(self, purpose: str, longest_s: float) -> None:
         """Wait until every rank has come this far.
 

@@ -26,6 +26,7 @@ from fairlead.planning.plan import Plan, plan_from
 from fairlead.training import preload
 from fairlead.training.plan_measurement import (
     Question,
+    SilentConnection,
     WorkerPlace,
     enter_place,
     join_cgroups,
@@ -236,7 +237,7 @@ def _read_line(source: int, deadline_s: float) -> bytes | None:
 # ---------------------------------------------------------------- in a child
 
 
-class _Gate:
+class _Gate(SilentConnection):
     """A control connection that lets steps pass only during this gang's turn."""
 
     def __init__(self, listens: int, answers: int, place: WorkerPlace | None) -> None:
@@ -270,12 +271,6 @@ class _Gate:
 
     def _send(self, what: Mapping[str, Any]) -> None:
         os.write(self._answers, json.dumps(what).encode() + b"\n")
-
-    def take(self, timeout_s: float | None = None) -> wire.ToWorker | None:
-        return None
-
-    def put_back(self, message: wire.ToWorker) -> None:
-        raise AssertionError("nothing was taken")
 
     def send(self, message: Any) -> None:
         if isinstance(message, wire.Progress):

@@ -167,7 +167,7 @@ def _run_steps(question: Question, join: wire.Join, number: int, scratch: Path) 
     os.chdir(question.folder)
     torch.set_num_threads(1)
     training = load_training(question.run, question.params)
-    loop, session, group = quiet_loop(training, plan, join, number, _Silence(), steps=WARM_UP + question.steps)
+    loop, session, group = quiet_loop(training, plan, join, number, SilentConnection(), steps=WARM_UP + question.steps)
     loop.run()
     group.close()
     times = [row["time_s"] for row in session.history.rows(0)]
@@ -216,7 +216,7 @@ def join_cgroups(place: WorkerPlace) -> None:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
 
-class _Silence:
+class SilentConnection:
     """A control connection without messages, for measurements."""
 
     def pending(self) -> bool:

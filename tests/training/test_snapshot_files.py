@@ -197,6 +197,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert path.read_bytes() == before and [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
+def test_what_goes_to_disk_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[list[str]] = []
+    monkeypatch.setattr(snapshot_files.os, "fsync", lambda _: synced.append([each.name for each in tmp_path.iterdir()]))
+    for form, times in ((whole_file, 0), (flat_file, 1), (hashed_file, 1)):
+        path = form(tmp_path)
+        assert len(synced) == times and all(path.name not in names for names in synced)
+        path.unlink()
+        synced.clear()
+    shards(tmp_path)
+    assert len(synced) == 1, "the progress completes the shards"
+
+
 # ---------------------------------------------------------------- back-off of the grid
 
 

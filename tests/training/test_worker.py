@@ -17,11 +17,14 @@ import fairlead
 from fairlead import wire
 from fairlead.errors import InvalidSpec, TrainingFailed, Unavailable
 from fairlead.local_wire import PlacedSpec
+from fairlead.planning.plan import Plan
 from fairlead.training import plan_measurement, worker
 from fairlead.training.custom_loop.session import CustomSession
+from fairlead.training.grid_dataset import granted_dataset
 from fairlead.training.group import PeerLost
 from fairlead.training.loop import LoopEnd, Outcome
 from fairlead.training.plan_measurement import WorkerPlace, _read, place_from
+from fairlead.training.run_schedule import RunSchedule
 from fairlead.training.session import Session
 from fairlead.training.worker import (
     TrainingWorker,
@@ -360,6 +363,46 @@ def test_a_custom_loop_says_its_batch_size_and_is_not_profiled() -> None:
     made._profile = None
     made._snapshots.find = lambda: [SimpleNamespace(step=2)]
     assert made._ready_message() == wire.Ready(batch_size=5, resumable_step=2)
+
+
+def a_spec(place: Path, **more: Any) -> PlacedSpec:
+    common: dict[str, Any] = {
+        "job": "j", "tenant": "t", "uid": None, "run": "a.py:f", "command": None, "params": {}, "env": {}, "venv": None,
+        "bundle": None, "folder": str(place), "memory_folder": str(place / "memory"), "cpu": 1.0,
+    }  # fmt: skip
+    return PlacedSpec(**(common | more))
+
+
+def test_a_worker_begins_with_its_data_sets_its_seed_and_the_schedule_it_repeats(tmp_path: Path) -> None:
+    spec = a_spec(tmp_path, seed=5, data={"bank": {"manifest": {}}}, course=[[0, 2, "replicas", [0.75, 0.25]]])
+    granted = list[Any]()
+
+    def load() -> fairlead.Training:
+        granted.append(granted_dataset("bank"))
+        return a_training()
+
+    made = TrainingWorker(spec, "w0", Line(), load)  # type: ignore[arg-type]
+    assert granted == [{"manifest": {}}], "the user's code may ask for them"
+    assert isinstance(made._session, Session) and made._session.seed == Session(a_training(), 5).seed
+    assert made._session.replayed_schedule == RunSchedule([(0, 2, "replicas", (0.75, 0.25))])
+    plain = TrainingWorker(a_spec(tmp_path), "w0", Line(), a_training)  # type: ignore[arg-type]
+    assert isinstance(plain._session, Session) and plain._session.replayed_schedule is None
+    assert plain._session.seed != made._session.seed and granted_dataset("bank") is None
+    custom = TrainingWorker(a_spec(tmp_path), "w0", Line(), lambda: fairlead.Training(loop=print))  # type: ignore[arg-type]
+    assert isinstance(custom._session, CustomSession)
+
+
+def test_a_plan_is_for_the_platforms_loop_and_a_custom_loop_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "TrainingLoop", lambda *what: ("platform", *what))
+    monkeypatch.setattr(worker, "CustomLoop", lambda *what: ("custom", *what))
+    made, ranks, plan = life(), group(), Plan(data=2, sync="allreduce")
+    made._session = Session(a_training(), 0)
+    call = wire.Join(4, {"w0": 0, "w1": 1}, plan=plan.to_plain())
+    common = (ranks, made._line, made._snapshots)
+    assert made._make_loop(ranks, call, (0.6, 0.4)) == ("platform", made._session, *common, plan, (0.6, 0.4))
+    assert made._make_loop(ranks, join(4), ()) == ("platform", made._session, *common, None, ())
+    made._session = CustomSession(fairlead.Training(loop=print), 0)
+    assert made._make_loop(ranks, call, (0.6, 0.4)) == ("custom", made._session, *common)
 
 
 @pytest.mark.parametrize("resumed", [False, True])

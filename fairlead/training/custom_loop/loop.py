@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
 
 from fairlead import wire
 from fairlead.errors import TrainingFailed
@@ -75,16 +73,12 @@ class CustomLoop:
             error.add_note(f"rank {self.rank}, step {session.step + 1}")
             raise
         finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            self._group.close_torch()
 
     def _connect(self) -> None:
         """Initialise torch's global process group for the loop's own use."""
         if self.size > 1:
-            dist.init_process_group(
-                "nccl" if self.device.type == "cuda" else "gloo", store=self._group.store("torch"), rank=self.rank,
-                world_size=self.size, timeout=timedelta(seconds=self._group.silence_s),
-            )  # fmt: skip
+            self._group.init_torch()
 
     # ------------------------------------------------------------ for the context
 

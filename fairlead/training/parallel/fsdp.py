@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +16,26 @@ from fairlead.training.model_probe import compute_loss, require_gradient
 from fairlead.training.parallel.batch_norm import SyncedBatchNorms
 from fairlead.training.parallel.gradients import FlatGradients
 from fairlead.training.parallel.mesh import Mesh, translate_peer_errors
-from fairlead.training.parallel.model_swap import ModelSwap
 from fairlead.training.parallel.module_cuts import shard, split
 from fairlead.training.parallel.recompute import Recompute, enable_recompute
 from fairlead.training.parallel.sharded_parameters import (
-    Shard,
-    clip_gradient_norm,
     make_shards,
     optimizer_parts,
     whole_tensors,
 )
+from fairlead.training.parallel.split_model import SplitModel
 from fairlead.training.parallel.tensor_layers import slices_of
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.snapshots.sharded_files import write_shards
-from fairlead.training.step_flags import GroupFlags, RankFlags, exchange_flags
-from fairlead.training.step_watch import StragglerWatch, own_s
 
 
-class ShardedModel:
-    """One rank of a model that no rank holds whole."""
-
-    splits_state = True
+class ShardedModel(SplitModel):
+    """One rank of a model whose parameters are sharded, whose layers are split, or both."""
 
     def __init__(self, session: Session, mesh: Mesh) -> None:
-        self._session, self._mesh = session, mesh
-        self._swap = ModelSwap(session)
+        super().__init__(session, mesh)
         plan = mesh.plan
         if plan.tensor > 1:
             split(session.model, mesh)
@@ -54,44 +46,22 @@ class ShardedModel:
             enable_recompute(session.model, Recompute(self._dropout, lambda: session.changing, not random.exact))
         if plan.sharded:
             shard(session.model, mesh.grid["data"])
-        self._shards: list[Shard] = make_shards(session.model.named_parameters(), self._pieces, self._tensor_axis)
+        self._shards = make_shards(session.model.named_parameters(), self._pieces, self._tensor_axis)
         self._swap.install(session.model, self._shards)
         data = mesh.axis("data")
         sums = plan.data > 1 and not plan.sharded
         self._gradients = FlatGradients([part.local for part in self._shards], data) if sums else None
         self._norms = SyncedBatchNorms(session.model, data)
         self._rounds = max(session.training.accumulate, plan.microbatches)
-        self.balance = mesh.balance(session.training.batch_size)
-        self._watch = StragglerWatch(self.balance, mesh.group.rank)
 
     # ------------------------------------------------------------ one step
-
-    def step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
-        session, mesh = self._session, self._mesh
-        begun_s = own_s()
-        for piece in self._shards:
-            piece.clear_gradient()
-        with translate_peer_errors():
-            loss = self._backward(step, index)
-        for piece in self._shards:
-            piece.take_gradient()
-        computed_s = own_s() - begun_s
-        if self._gradients is not None:
-            self._gradients.exchange(RankFlags())
-        flags = exchange_flags(mesh.group, replace(own, loss=loss if mesh.part == 0 else 0.0, compute_s=computed_s))
-        flags.check(step)
-        if session.training.clip_grad_norm is not None:
-            clip_gradient_norm(self._shards, mesh, session.training.clip_grad_norm)
-        session.optimizer.step()
-        if len(index) == session.training.batch_size:
-            self._watch.record_step(flags.compute_s)
-        return flags
 
     def _backward(self, step: int, index: torch.Tensor) -> float:
         """Pass by pass. Every rank runs every pass, even without samples: parameters are gathered within it."""
         shares, replica, together = self.balance.shares, self._mesh.replica, len(self._norms) > 0
         cuts = pass_ranges(len(index), self._rounds, shares, replica, together=together)
-        return sum(self._compute_piece(step, index[cut.start : cut.stop], index) for cut in cuts)
+        with translate_peer_errors():
+            return sum(self._compute_piece(step, index[cut.start : cut.stop], index) for cut in cuts)
 
     def _compute_piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         """Gradients of this rank's part of one pass; returns its part of the mean loss."""
@@ -142,16 +112,6 @@ class ShardedModel:
         with translate_peer_errors():
             write_shards(folder, self._session.model, self._shards, self._session.optimizer, self._swap.tensors)
 
-    def place(self) -> dict[str, Any]:
-        return self._swap.place()
-
-    def end(self) -> None:
-        self._restore_model(self.state())
-
-    def abandon(self) -> None:
-        self._restore_model(None)
-
     def _restore_model(self, state: dict[str, Any] | None) -> None:
         self._norms.restore()
-        self._swap.restore_model(state)
-        self._mesh.close()
+        super()._restore_model(state)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,10 +17,7 @@ class HierarchicalSums:
         self._group, self._inner = group, inner
         self.rank, self.size, self.device = group.rank, group.size, group.device
         with translate_peer_errors():
-            dist.init_process_group(
-                "nccl" if group.device.type == "cuda" else "gloo", store=group.store("torch"), rank=group.rank,
-                world_size=group.size, timeout=timedelta(seconds=group.silence_s),
-            )  # fmt: skip
+            group.init_torch()
             sides = ("outer", "inner")
             grid = init_device_mesh(group.device.type, (group.size // inner, inner), mesh_dim_names=sides)
         self._near, self._far = grid.get_group("inner"), grid.get_group("outer")
@@ -40,5 +35,4 @@ class HierarchicalSums:
         return self._group.gather(tensor)
 
     def close(self) -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        self._group.close_torch()

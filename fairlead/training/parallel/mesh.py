@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -24,10 +23,7 @@ class Mesh:
     def __init__(self, group: Group, plan: Plan) -> None:
         self.group, self.plan = group, plan
         with translate_peer_errors():
-            dist.init_process_group(
-                "nccl" if group.device.type == "cuda" else "gloo", store=group.store("torch"), rank=group.rank,
-                world_size=group.size, timeout=timedelta(seconds=group.silence_s),
-            )  # fmt: skip
+            group.init_torch()
             shape = (plan.pipeline, plan.data, plan.tensor)
             self.grid: DeviceMesh = init_device_mesh(group.device.type, shape, mesh_dim_names=AXES)
         self.stage, self.replica, self.part = (self.grid.get_local_rank(axis) for axis in AXES)
@@ -44,8 +40,7 @@ class Mesh:
         return Balance(shares, batch_size, follows=False, expected=self.group.shares, seats=seats)
 
     def close(self) -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        self.group.close_torch()
 
 
 class MeshAxis:

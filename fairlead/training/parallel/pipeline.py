@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +20,34 @@ from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.model_probe import has_batch_norm, require_gradient
 from fairlead.training.parallel.gradients import FlatGradients
 from fairlead.training.parallel.mesh import Mesh, translate_peer_errors
-from fairlead.training.parallel.model_swap import ModelSwap
 from fairlead.training.parallel.module_cuts import shard_stage, split
 from fairlead.training.parallel.pipeline_stages import TracedStages, contiguous_outputs, trace_stages
 from fairlead.training.parallel.recompute import Recompute, block_names, enable_stage_recompute
 from fairlead.training.parallel.sharded_parameters import (
-    clip_gradient_norm,
     make_shards,
     optimizer_parts,
     whole_tensors,
 )
+from fairlead.training.parallel.split_model import SplitModel
 from fairlead.training.parallel.tensor_layers import slices_of
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.snapshots.sharded_files import write_shards
-from fairlead.training.step_flags import GroupFlags, RankFlags, exchange_flags
-from fairlead.training.step_watch import StragglerWatch, own_s
 
 
-class Pipeline:
+class Pipeline(SplitModel):
     """One rank of a pipeline; several pipelines side by side are replicas of each other."""
 
-    splits_state = True
-
     def __init__(self, session: Session, mesh: Mesh) -> None:
-        self._session, self._mesh, plan = session, mesh, mesh.plan
+        super().__init__(session, mesh)
+        plan = mesh.plan
         if has_batch_norm(session.model):
             log("batch norm: statistics of each micro-batch by itself")
-        self.balance = mesh.balance(session.training.batch_size)
-        self._watch = StragglerWatch(self.balance, mesh.group.rank)
         mine = rank_range(session.training.batch_size, self.balance.shares, mesh.replica)
         self._rows = max(
             1, -(-len(mine) // plan.microbatches)
         )  # of a micro-batch, fixed because send buffers keep their first size
-        self._swap = ModelSwap(session)
         session.model.train()
         if plan.tensor > 1:
             split(session.model, mesh, traced=True)
@@ -124,27 +116,10 @@ class Pipeline:
 
     # ------------------------------------------------------------ one step
 
-    def step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
-        session, mesh = self._session, self._mesh
-        begun_s = own_s()
-        for piece in self._shards:
-            piece.clear_gradient()
-        mine = rank_range(len(index), self.balance.shares, mesh.replica)
+    def _backward(self, step: int, index: torch.Tensor) -> float:
+        mine = rank_range(len(index), self.balance.shares, self._mesh.replica)
         losses = self._run_microbatches(step, index, index[mine.start : mine.stop])
-        for piece in self._shards:
-            piece.take_gradient()
-        computed_s = own_s() - begun_s
-        if self._gradients is not None:
-            self._gradients.exchange(RankFlags())
-        own_loss = sum(float(loss.detach()) for loss in losses) if mesh.part == 0 else 0.0
-        flags = exchange_flags(mesh.group, replace(own, loss=own_loss / self._factor, compute_s=computed_s))
-        flags.check(step)
-        if session.training.clip_grad_norm is not None:
-            clip_gradient_norm(self._shards, mesh, session.training.clip_grad_norm)
-        session.optimizer.step()
-        if len(index) == session.training.batch_size:
-            self._watch.record_step(flags.compute_s)
-        return flags
+        return sum(float(loss.detach()) for loss in losses) / self._factor
 
     def _run_microbatches(self, step: int, index: torch.Tensor, mine: torch.Tensor) -> list[torch.Tensor]:
         """Run all micro-batches forward and back. A short batch is padded with samples that do not count."""
@@ -216,17 +191,6 @@ class Pipeline:
     def save(self, folder: Path) -> None:
         with translate_peer_errors():
             write_shards(folder, self._modules, self._shards, self._session.optimizer, self._swap.tensors)
-
-    def place(self) -> dict[str, Any]:
-        return self._swap.place()
-
-    def end(self) -> None:
-        self._swap.restore_model(self.state())
-        self._mesh.close()
-
-    def abandon(self) -> None:
-        self._swap.restore_model(None)
-        self._mesh.close()
 
 
 def _require_grad(leaf: Any) -> Any:

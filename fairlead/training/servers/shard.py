@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fairlead.training.optimizers import load_optimizer, make_optimizer
+from fairlead.training.optimizers import load_optimizer, make_optimizer, placeholder_parameter
 from fairlead.training.session import Session
 
 _ALIGNED = 16
@@ -65,7 +65,7 @@ class Shard:
         own = set(mine)
         # Placeholders without memory for what others serve: the user's function may sort by shape or order.
         everything = [
-            torch.nn.Parameter(p.detach().cpu().clone() if place in own else _stand_in(p))
+            torch.nn.Parameter(p.detach().cpu().clone()) if place in own else placeholder_parameter(p.shape, p.dtype)
             for place, p in enumerate(parameters)
         ]
         self._optimizer = make_optimizer(session.training, everything)
@@ -114,7 +114,3 @@ class Shard:
             file = io.BytesIO()
             torch.save({place: state[place] for place in self._places if place in state}, file)
         return file.getvalue()
-
-
-def _stand_in(parameter: torch.Tensor) -> torch.Tensor:
-    return torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
