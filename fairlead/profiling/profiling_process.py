@@ -91,22 +91,22 @@ class ProfilingProcess:
             return None
         rows = _sample_rows(session)  # read by the parent, because a fork shares its open files
         self._batch = session.training.batch_size
-        woken, self._go = os.pipe()
-        answer, told = os.pipe()
-        seen, shown = os.pipe()
+        go_in, self._go = os.pipe()
+        answer, answer_out = os.pipe()
+        passes_in, passes_out = os.pipe()
         child = os.fork()
         if not child:
-            for end in (self._go, answer, seen):
+            for end in (self._go, answer, passes_in):
                 os.close(end)
-            _run_child(session, rows, line, (woken, told, shown), self._spec)
-        for end in (woken, told, shown):
+            _run_child(session, rows, line, (go_in, answer_out, passes_out), self._spec)
+        for end in (go_in, answer_out, passes_out):
             os.close(end)
         line.on_send = self._follow_progress
         done = threading.Event()
         threading.Thread(
             target=_forward_answer, args=(child, answer, line, done), name="fairlead-looking", daemon=True
         ).start()
-        shows = _read_first_passes(seen)
+        shows = _read_first_passes(passes_in)
         if (self._spec.plan or session.training.plan) in MODEL_PARALLEL:
             step_s = SLOW_STEP_S if shows is None else shows.fixed_s + shows.sample_s * self._batch
             self._start(TrainingPace(step_s, self._batch))
@@ -173,17 +173,17 @@ def _run_child(
     session: Session, rows: tuple[torch.Tensor, ...], line: Channel, ends: tuple[int, int, int], spec: PlacedSpec
 ) -> None:
     """Never returns, and no error here affects the training."""
-    woken, told, shown = ends
+    go_in, answer_out, passes_out = ends
     try:
         _prepare_child()
         line.close()
-        _send_first_passes(session, rows, shown)
+        _send_first_passes(session, rows, passes_out)
         os.nice(NICENESS)
-        with os.fdopen(woken, "rb") as pipe:
+        with os.fdopen(go_in, "rb") as pipe:
             asked = pipe.read()
         if asked:
             found = _profiled_message(session, rows, msgspec.msgpack.decode(asked, type=TrainingPace), spec)
-            with os.fdopen(told, "wb") as out:
+            with os.fdopen(answer_out, "wb") as out:
                 out.write(msgspec.msgpack.encode(found))
     finally:
         os._exit(0)
@@ -206,15 +206,15 @@ def _prepare_child() -> None:
     torch.set_num_threads(1)
 
 
-def _send_first_passes(session: Session, rows: tuple[torch.Tensor, ...], shown: int) -> None:
+def _send_first_passes(session: Session, rows: tuple[torch.Tensor, ...], passes_out: int) -> None:
     try:
-        os.write(shown, msgspec.msgpack.encode(time_first_passes(session, rows)))
+        os.write(passes_out, msgspec.msgpack.encode(time_first_passes(session, rows)))
     except BrokenPipeError:
         return  # the worker waits no longer
     except Exception:  # noqa: BLE001 (a process's edge: the training itself will report the error)
         return
     finally:
-        os.close(shown)
+        os.close(passes_out)
 
 
 def _profiled_message(

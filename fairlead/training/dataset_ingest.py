@@ -132,11 +132,11 @@ def _recipe(written: Any, target: str | None, source: Source) -> Any:
     if target is not None and target not in source.schema.names:
         raise InvalidSpec(f"there is no column {target}", field="target", value=target,
                           fix=f"name one of {', '.join(source.schema.names[:20])}")  # fmt: skip
-    said = {field.name: field.type for field in source.schema if field.name != target}
-    words = any(_is_text(kind) for kind in said.values())
-    numbers = any(_is_number(kind) for kind in said.values())
-    steps: list[dict[str, Any]] = [{"impute": {}}, {"normalise": {}}] if numbers else []
-    steps += [{"encode": {"how": "onehot"}}] if words else []
+    types = {field.name: field.type for field in source.schema if field.name != target}
+    has_text = any(_is_text(kind) for kind in types.values())
+    has_numbers = any(_is_number(kind) for kind in types.values())
+    steps: list[dict[str, Any]] = [{"impute": {}}, {"normalise": {}}] if has_numbers else []
+    steps += [{"encode": {"how": "onehot"}}] if has_text else []
     if target is not None and _is_text(source.schema.field(target).type):
         steps.append({"encode": {"columns": target, "unseen": "refuse"}})
     return Recipe.from_dict({"steps": [*steps, {"assemble": {}}], "target": target})

@@ -92,9 +92,9 @@ class Training:
         for name in ("keep_best", "exact"):
             value = getattr(self, name)
             _require(isinstance(value, bool), name, value, "is neither True nor False", f"pass {name}=True")
-        told = self.sharded_snapshots
-        good = told is None or isinstance(told, bool)
-        _require(good, "sharded_snapshots", told, "is neither True, False nor None", "leave it out")
+        sharded = self.sharded_snapshots
+        good = sharded is None or isinstance(sharded, bool)
+        _require(good, "sharded_snapshots", sharded, "is neither True, False nor None", "leave it out")
         if self.compares_epochs:
             self._check_monitor()
 

@@ -27,7 +27,7 @@ def lineage(session: Session | CustomSession, folder: Path) -> dict[str, Any]:
     if isinstance(session, CustomSession):
         return facts | {"repeats": False, "why_not": "it has a custom loop, which decides in which order it computes"}
     why_not = _why_not(session)
-    facts |= {"samples": len(session.samples), "steps": session.step, "course": session.run_schedule.plain()}
+    facts |= {"samples": len(session.samples), "steps": session.step, "course": session.run_schedule.to_plain()}
     read = (getattr(each, "source", None) for each in (session.samples, session.eval_samples))
     facts |= {"data": [source for source in read if source is not None]}
     if session.replayed_schedule is not None:
@@ -39,7 +39,7 @@ def _why_not(session: Session) -> str:
     """Why a rerun on the same schedule would not give the same bits; empty: it would."""
     if session.device.type != "cpu":
         return f"{session.device.type} adds in no fixed order"
-    if not session.run_schedule.whole:
+    if not session.run_schedule.complete:
         return "its shares changed more often than the schedule records"
     late = [plan for _, _, plan, _ in session.run_schedule.entries if "·ps" in plan or plan.startswith("ps")]
     return f"under {late[0]} updates come in the order in which workers finish" if late else ""

@@ -47,7 +47,7 @@ class TrainingLoop:
         """``shares``: the ranks' parts of the batch when the generation was left; only for one that is resumed."""
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
         if plan is not None and loses_state_with_worker(plan) and group.rank == 0 and not snapshots.find():
-            snapshots.write(session.step, session.whole(), wait=True)  # a lost worker takes state along
+            snapshots.write(session.step, session.full_state(), wait=True)  # a lost worker takes state along
         self._in_parts = plan is not None and splits_model(plan) and session.snapshots_sharded
         self._engine = self._make_engine(plan)
         self._engine.balance.shares = shares or self._engine.balance.shares
@@ -130,7 +130,7 @@ class TrainingLoop:
         if again is not None:
             balance.shares = again
         if not session.done:
-            session.run_schedule.note(session.step, world, self._plan, balance.shares)
+            session.run_schedule.record(session.step, world, self._plan, balance.shares)
 
     def _return_model(self, outcome: Outcome) -> None:
         """Give the session its plain model back; a sharded one stays in files until rank 0 reads it for the result."""
@@ -138,9 +138,9 @@ class TrainingLoop:
         if not self._in_parts:
             engine.end()
             return
-        place = self._write_sharded()
+        state = self._write_sharded()
         engine.abandon()
-        session.load_state(place)
+        session.load_state(state)
         if outcome.end is LoopEnd.FINISHED and self._group.rank == 0:
             session.load_shards(weights_only=True)
 
@@ -148,10 +148,10 @@ class TrainingLoop:
         """All ranks write their shards. Returns the state that refers to them."""
         engine, step = self._engine, self._session.step
         assert isinstance(engine, ShardedEngine)
-        place = engine.place() | {"parts": str(self._snapshots.sharded_folder(step))}
-        describe = (lambda file: torch.save(place, file)) if self._group.rank == 0 else None
+        state = engine.progress_state() | {"parts": str(self._snapshots.sharded_folder(step))}
+        describe = (lambda file: torch.save(state, file)) if self._group.rank == 0 else None
         self._snapshots.write_sharded(step, engine.save, describe)
-        return place
+        return state
 
     def _take_snapshot(self) -> None:
         if self._in_parts:

@@ -154,20 +154,20 @@ class _Gang:
             self._children.append(self._fork(question, training, join, number))
 
     def _fork(self, question: Question, training: Any, join: wire.Join, number: int) -> tuple[int, int, int]:
-        listens, tells = os.pipe()
-        hears, answers = os.pipe()
+        request_pipe, requests = os.pipe()
+        replies, answers = os.pipe()
         pid = os.fork()
         if pid:
-            os.close(listens)
+            os.close(request_pipe)
             os.close(answers)
-            return pid, tells, hears
+            return pid, requests, replies
         try:
-            os.close(tells)
-            os.close(hears)
-            for _, other_tells, other_hears in self._children:  # open copies would hide the end of the parent
-                os.close(other_tells)
-                os.close(other_hears)
-            _work(question, training, join, number, listens, answers, hold=self._hold)
+            os.close(requests)
+            os.close(replies)
+            for _, other_requests, other_replies in self._children:  # open copies would hide the end of the parent
+                os.close(other_requests)
+                os.close(other_replies)
+            _work(question, training, join, number, request_pipe, answers, hold=self._hold)
         finally:
             os._exit(0)  # a child never returns into its parent's program
 
@@ -186,9 +186,9 @@ class _Gang:
 
     def begin(self, steps: int) -> None:
         """Start a window on all ranks without waiting for its end."""
-        for _, tells, _ in self._children:
+        for _, requests, _ in self._children:
             with contextlib.suppress(BrokenPipeError):  # the rank has ended; its last answer says why
-                os.write(tells, f"{steps}\n".encode())
+                os.write(requests, f"{steps}\n".encode())
 
     def pause(self) -> None:
         """Stop all ranks in the middle of a window."""
@@ -203,8 +203,8 @@ class _Gang:
     def _read_answers(self) -> tuple[list[dict[str, Any]], str]:
         answers: list[dict[str, Any]] = []
         deadline_s = time.monotonic() + self._silence_s
-        for number, (_, _, hears) in enumerate(self._children):
-            line = _read_line(hears, deadline_s)
+        for number, (_, _, replies) in enumerate(self._children):
+            line = _read_line(replies, deadline_s)
             if line is None:
                 answers.append({"error": f"rank {number} did not answer in time", "lost": False})
                 continue
@@ -213,11 +213,11 @@ class _Gang:
         return answers, errors[0]["error"] if errors else ""
 
     def end(self) -> None:
-        for pid, tells, hears in self._children:
+        for pid, requests, replies in self._children:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            os.close(tells)
-            os.close(hears)
+            os.close(requests)
+            os.close(replies)
 
 
 def _read_line(source: int, deadline_s: float) -> bytes | None:
@@ -240,8 +240,8 @@ def _read_line(source: int, deadline_s: float) -> bytes | None:
 class _Gate(SilentConnection):
     """A control connection that lets steps pass only during this gang's turn."""
 
-    def __init__(self, listens: int, answers: int, place: WorkerPlace | None) -> None:
-        self._listens, self._answers, self._place = listens, answers, place
+    def __init__(self, request_pipe: int, answers: int, place: WorkerPlace | None) -> None:
+        self._request_pipe, self._answers, self._place = request_pipe, answers, place
         self._left, self._steps, self._begun = 0, 0, (0.0, 0.0)
         self._balance = {"compute_s": 0.0, "share": 0.0}  # as reported last
 
@@ -260,7 +260,7 @@ class _Gate(SilentConnection):
             self._send({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": peak_memory()["peak_bytes"], **self._balance})
         else:
             self._send({"ready": True})
-        line = os.read(self._listens, 64)
+        line = os.read(self._request_pipe, 64)
         if not line:
             os._exit(0)
         if self._place is not None:  # only now: the set-up need not be slow
@@ -282,7 +282,7 @@ def _now() -> tuple[float, float]:
 
 
 def _work(
-    question: Question, training: Any, join: wire.Join, number: int, listens: int, answers: int, *, hold: bool
+    question: Question, training: Any, join: wire.Join, number: int, request_pipe: int, answers: int, *, hold: bool
 ) -> None:
     from fairlead.training.group import PeerLost
     from fairlead.training.loading import describe
@@ -294,18 +294,18 @@ def _work(
         if place is not None:
             enter_place(replace(place, cgroups=()))
         os.chdir(question.folder)
-        gate = _Gate(listens, answers, place)
+        gate = _Gate(request_pipe, answers, place)
         loop, session, group = quiet_loop(training, plan, join, number, gate, steps=_ENDLESS)
         if hold:  # as a rerun does
             session.replayed_schedule = RunSchedule([(0, group.size, plan.id, (1 / group.size,) * group.size)])
         loop.run()
     except PeerLost as lost:
-        said = {"error": f"rank {number}: {lost}", "lost": True}
+        answer = {"error": f"rank {number}: {lost}", "lost": True}
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is told)
-        said = {"error": describe(error)[0], "lost": False}
+        answer = {"error": describe(error)[0], "lost": False}
     else:
-        said = {"error": "the training ended early", "lost": False}
-    os.write(answers, json.dumps(said).encode() + b"\n")
+        answer = {"error": "the training ended early", "lost": False}
+    os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
 def main() -> int:

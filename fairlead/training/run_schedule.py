@@ -20,11 +20,11 @@ ScheduleEntry = tuple[int, int, str, tuple[float, ...]]
 class RunSchedule:
     """What was done, in entries of equal shares. A step that is taken again replaces what was recorded for it."""
 
-    def __init__(self, stretches: Sequence[ScheduleEntry] = (), *, whole: bool = True) -> None:
+    def __init__(self, stretches: Sequence[ScheduleEntry] = (), *, complete: bool = True) -> None:
         self.entries = list(stretches)
-        self.whole = whole  # False: entries beyond MOST_ENTRIES were dropped
+        self.complete = complete  # False: entries beyond MOST_ENTRIES were dropped
 
-    def note(self, step: int, world: int, plan: str, shares: Sequence[float]) -> None:
+    def record(self, step: int, world: int, plan: str, shares: Sequence[float]) -> None:
         """Record how the next step is divided; adds an entry only if something changed."""
         now = (world, plan, tuple(shares))
         last = self.entries[-1] if self.entries else None
@@ -35,7 +35,7 @@ class RunSchedule:
         if self.entries and self.entries[-1][1:] == now:
             return
         if len(self.entries) >= MOST_ENTRIES:
-            self.whole = False
+            self.complete = False
             return
         self.entries.append((step, *now))
 
@@ -49,16 +49,16 @@ class RunSchedule:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RunSchedule):
             return NotImplemented
-        return self.whole and other.whole and self.entries == other.entries
+        return self.complete and other.complete and self.entries == other.entries
 
     __hash__ = None  # type: ignore[assignment] # it grows
 
-    def plain(self) -> list[list[Any]]:
+    def to_plain(self) -> list[list[Any]]:
         """The entries as JSON values, for messages and snapshots."""
         return [[step, world, plan, list(shares)] for step, world, plan, shares in self.entries]
 
 
-def schedule_from(plain: Sequence[Sequence[Any]], *, whole: bool = True) -> RunSchedule:
+def schedule_from(plain: Sequence[Sequence[Any]], *, complete: bool = True) -> RunSchedule:
     """The schedule from its JSON values."""
     made = [(int(step), int(world), str(plan), tuple(map(float, shares))) for step, world, plan, shares in plain]
-    return RunSchedule(made, whole=whole)
+    return RunSchedule(made, complete=complete)

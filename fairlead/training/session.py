@@ -205,28 +205,28 @@ class Session:
     @property
     def snapshots_sharded(self) -> bool:
         """Whether a split model's state goes into one file per rank, because the whole is large."""
-        told = self.training.sharded_snapshots
+        asked = self.training.sharded_snapshots
         size = 3 * sum(p.numel() * p.element_size() for p in self.model.parameters())
-        return size > LARGE_BYTES if told is None else told
+        return size > LARGE_BYTES if asked is None else asked
 
-    def place(self) -> dict[str, Any]:
+    def progress_state(self) -> dict[str, Any]:
         """The progress of the training, without tensors."""
         return {
             "step": self.step,
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "history": self.history.state(),
             "judgement": self.early_stopping.state(),
-            "course": self.run_schedule.plain(),
-            "course_whole": self.run_schedule.whole,
+            "course": self.run_schedule.to_plain(),
+            "course_whole": self.run_schedule.complete,
         }
 
     def state(self) -> dict[str, Any]:
         """The whole state in the form of one process, or a reference to the files that hold its shards."""
         optimizer = self.optimizer.state_dict()
         if self.unread_shards is not None:
-            return self.place() | {"parts": str(self.unread_shards), "groups": optimizer["param_groups"]}
+            return self.progress_state() | {"parts": str(self.unread_shards), "groups": optimizer["param_groups"]}
         model = self.model.state_dict()
-        return self.place() | {"model": model, "optimizer": optimizer, "transient": self._transient(model)}
+        return self.progress_state() | {"model": model, "optimizer": optimizer, "transient": self._transient(model)}
 
     def _transient(self, model: Container[str]) -> dict[str, torch.Tensor]:
         """Buffers that every pass changes and that ``state_dict`` leaves out (``persistent=False``)."""
@@ -244,14 +244,14 @@ class Session:
         read_shards(self.unread_shards, self.model, parts, None if weights_only else self.optimizer, names)
         self.unread_shards = None
 
-    def whole(self) -> dict[str, Any]:
+    def full_state(self) -> dict[str, Any]:
         """The state with all tensors; reads shards first."""
         self.load_shards()
         return self.state()
 
     def dump(self) -> bytes:
         buffer = io.BytesIO()
-        torch.save(self.whole(), buffer)
+        torch.save(self.full_state(), buffer)
         return buffer.getvalue()
 
     def load(self, data: bytes | FlatState) -> None:
@@ -283,7 +283,7 @@ class Session:
         if "judgement" in state:  # not in snapshots of the first version
             self.early_stopping.load(state["judgement"])
         if "course" in state:
-            self.run_schedule = schedule_from(state["course"], whole=bool(state["course_whole"]))
+            self.run_schedule = schedule_from(state["course"], complete=bool(state["course_whole"]))
         self.step = int(state["step"])
         self.live, self.weights_lost, self.diverged = True, False, False
 

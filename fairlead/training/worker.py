@@ -266,7 +266,7 @@ class TrainingWorker:
         session = self._session
         sharded = isinstance(session, Session) and session.unread_shards is not None  # all ranks have written already
         if leave.snapshot and group.rank == 0 and session.live and not sharded:
-            self._snapshots.write(session.step, session.whole(), wait=True)
+            self._snapshots.write(session.step, session.full_state(), wait=True)
         loop.reporter.flush()
         group.close()
         goes = self._report_left(leave)
@@ -305,7 +305,7 @@ class TrainingWorker:
         """Leave a generation that is broken or never began: each worker by itself."""
         self._generation = leave.generation
         if leave.snapshot and self._session.live:
-            self._snapshots.write(self._session.step, self._session.whole(), wait=True)
+            self._snapshots.write(self._session.step, self._session.full_state(), wait=True)
         return self._report_left(leave)
 
     # ------------------------------------------------------------ what loop, group and snapshots call

@@ -53,7 +53,7 @@ def handed_over(session: Session, *, flat: bool) -> bytes | FlatState:
     """The state as another worker gets it: over the wire, or out of the grid."""
     if not flat:
         return session.dump()
-    apart = flatten_state(session.whole())
+    apart = flatten_state(session.full_state())
     return FlatState(apart.head, apart.mark, tuple(tensor.clone() for tensor in apart.tensors))
 
 

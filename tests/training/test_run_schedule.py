@@ -16,8 +16,8 @@ SHARES = st.sampled_from([(1.0,), (0.5, 0.5), (0.25, 0.75), (0.1, 0.2, 0.7)])
 def test_every_step_is_found_in_the_shares_in_which_it_was_taken(steps: list[tuple[float, ...]]) -> None:
     course = RunSchedule()
     for step, shares in enumerate(steps):
-        course.note(step, len(shares), "replicas", shares)
-    read = schedule_from(json.loads(json.dumps(course.plain())))
+        course.record(step, len(shares), "replicas", shares)
+    read = schedule_from(json.loads(json.dumps(course.to_plain())))
     assert read == course
     assert [read.shares(step, len(shares), "replicas") for step, shares in enumerate(steps)] == steps
     assert len(course.entries) <= len(steps)
@@ -30,11 +30,11 @@ def test_steps_that_are_taken_again_are_as_they_were_the_last_time(
     back = data.draw(st.integers(0, len(first) - 1))
     course, straight = RunSchedule(), RunSchedule()
     for step, shares in enumerate(first):
-        course.note(step, len(shares), "p", shares)
+        course.record(step, len(shares), "p", shares)
     for step, shares in enumerate(second, back):
-        course.note(step, len(shares), "p", shares)
+        course.record(step, len(shares), "p", shares)
     for step, shares in enumerate([*first[:back], *second]):
-        straight.note(step, len(shares), "p", shares)
+        straight.record(step, len(shares), "p", shares)
     assert [course.shares(s, len(x), "p") for s, x in enumerate([*first[:back], *second])] == [*first[:back], *second]
     assert course.entries[: len(straight.entries)] == straight.entries
 
@@ -49,6 +49,6 @@ def test_another_number_of_workers_or_another_plan_has_no_shares_to_follow() -> 
 def test_a_course_that_is_too_long_says_so_and_equals_none() -> None:
     course = RunSchedule()
     for step in range(MOST_ENTRIES + 1):
-        course.note(step, 1 + step % 2, "p", (1.0,))
-    assert not course.whole
-    assert course != schedule_from(course.plain())
+        course.record(step, 1 + step % 2, "p", (1.0,))
+    assert not course.complete
+    assert course != schedule_from(course.to_plain())

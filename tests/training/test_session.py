@@ -165,7 +165,7 @@ def test_a_state_goes_on_in_another_worker_where_it_stood() -> None:
         session(**schedule, early_stopping=3, eval_data=(X, Y)),
         session(**schedule, early_stopping=3, eval_data=(X, Y), seed=3),
     )
-    own.run_schedule.note(0, 2, "replicas", (0.5, 0.5))
+    own.run_schedule.record(0, 2, "replicas", (0.5, 0.5))
     for _ in range(3):
         step(own)
     own.close_epoch({"eval_loss": 2.0})
@@ -488,7 +488,9 @@ def test_what_lies_in_parts_is_read_with_or_without_what_only_training_needs(tmp
         other = session(seed=8)
         other.load_shards(weights_only=weights_only)
         assert not torch.equal(other.model[0].weight, own.model[0].weight), "nothing lies in parts"
-        other.load_state(own.place() | {"parts": str(tmp_path), "groups": own.optimizer.state_dict()["param_groups"]})
+        other.load_state(
+            own.progress_state() | {"parts": str(tmp_path), "groups": own.optimizer.state_dict()["param_groups"]}
+        )
         assert other.state()["parts"] == str(tmp_path) and "model" not in other.state()
         other.load_shards(weights_only=weights_only)
         assert other.unread_shards is None and other.step == 1

@@ -89,7 +89,7 @@ def life(*waiting: Any, former: Any = None, generation: int = 3, resumed: bool =
     made = object.__new__(TrainingWorker)
     made._line, made._snapshots, made._worker = Line(*waiting), Snapshots(), "w1"  # type: ignore[assignment]
     made._generation, made._resumed, made._left_generation = generation, resumed, former
-    made._session = SimpleNamespace(**({"step": 7, "live": True, "whole": dict} | session))  # type: ignore[assignment]
+    made._session = SimpleNamespace(**({"step": 7, "live": True, "full_state": dict} | session))  # type: ignore[assignment]
     return made
 
 
@@ -281,7 +281,7 @@ def test_rank_0_writes_the_snapshot_that_was_asked_for_unless_all_have(
     made = life()
     made._session = object.__new__(Session)
     made._session.step, made._session.live, made._session.unread_shards = 7, live, pending
-    made._session.whole = dict  # type: ignore[method-assign]
+    made._session.full_state = dict  # type: ignore[method-assign]
     made._end_generation(join(3), group(rank), a_loop(), Outcome(LoopEnd.LEFT, leave(3, snapshot=True)))
     assert made._snapshots.written == written
 

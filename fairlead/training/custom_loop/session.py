@@ -107,12 +107,12 @@ class CustomSession:
     def state(self, kept: Any, step: int) -> dict[str, Any]:
         return {"step": step, "state": kept, "history": self.history.state()}
 
-    def whole(self) -> dict[str, Any]:
+    def full_state(self) -> dict[str, Any]:
         return self.state(self.kept, self.kept_step)
 
     def dump(self) -> bytes:
         buffer = io.BytesIO()
-        torch.save(self.whole(), buffer)
+        torch.save(self.full_state(), buffer)
         return buffer.getvalue()
 
     def load(self, data: bytes | FlatState) -> None:

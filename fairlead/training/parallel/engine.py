@@ -43,5 +43,5 @@ class ShardedEngine(Engine, Protocol):
     def save(self, folder: Path) -> None:
         """On all ranks at once: write tensors that any plan can read."""
 
-    def place(self) -> dict[str, Any]:
+    def progress_state(self) -> dict[str, Any]:
         """The progress of the training, without tensors."""

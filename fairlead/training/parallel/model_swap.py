@@ -60,9 +60,9 @@ class ModelSwap:
         states = {place: dict(parts[name]) for place, name in enumerate(self._names) if parts.get(name)}
         return session.state() | {"model": dict(model), "optimizer": {"state": states, "param_groups": self._now()}}
 
-    def place(self) -> dict[str, Any]:
+    def progress_state(self) -> dict[str, Any]:
         """The progress of the training, without tensors."""
-        return self._session.place() | {"groups": self._now()}
+        return self._session.progress_state() | {"groups": self._now()}
 
     def _now(self) -> list[dict[str, Any]]:
         """The optimizer's groups as the plain model counts them, with their present values."""

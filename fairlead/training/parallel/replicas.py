@@ -66,7 +66,7 @@ class Replicas:
         shares = (plan.shares if plan else ()) or _first_shares(session, group)
         follows = not session.findings.warnings
         self.balance = Balance(shares, session.training.batch_size, follows=follows, expected=group.shares)
-        self._told, self._watch = self.balance.shares, StragglerWatch(self.balance, group.rank)
+        self._logged_shares, self._watch = self.balance.shares, StragglerWatch(self.balance, group.rank)
 
     def step(self, step: int, index: torch.Tensor, own: RankFlags) -> GroupFlags:
         session, group = self._session, self._group
@@ -103,11 +103,11 @@ class Replicas:
             return
         rank, shares = self._group.rank, self.balance.shares
         self._session.speed = window.speed(rank) or self._session.speed
-        told = max(abs(now - then) for now, then in zip(shares, self._told, strict=True))
-        if rank == 0 and told > LOGGED_CHANGE:
+        moved = max(abs(now - then) for now, then in zip(shares, self._logged_shares, strict=True))
+        if rank == 0 and moved > LOGGED_CHANGE:
             parts = " ".join(f"{share:.1%}" for share in shares)
             log(f"shares follow the measured speed: {parts} (compute times differed by {window.spread:.0%})")
-            self._told = shares
+            self._logged_shares = shares
 
     def _backward(self, step: int, index: torch.Tensor, shares: Sequence[float] = (1.0,), rank: int = 0) -> float:
         """Gradients of this rank's part of the mean loss, pass by pass; returns that part."""

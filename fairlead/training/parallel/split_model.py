@@ -56,8 +56,8 @@ class SplitModel:
             self._watch.record_step(flags.compute_s)
         return flags
 
-    def place(self) -> dict[str, Any]:
-        return self._swap.place()
+    def progress_state(self) -> dict[str, Any]:
+        return self._swap.progress_state()
 
     def end(self) -> None:
         self._restore_model(self.state())

@@ -40,10 +40,10 @@ class PeerConnection:
         stream.settimeout(PATIENCE_S)
         self._stream = stream
 
-    def send(self, words: msgspec.Struct, tensor: torch.Tensor | None, alive: Callable[[], None]) -> None:
-        said = msgspec.msgpack.encode(words)
+    def send(self, message: msgspec.Struct, tensor: torch.Tensor | None, alive: Callable[[], None]) -> None:
+        packed = msgspec.msgpack.encode(message)
         data: Any = b"" if tensor is None else tensor.numpy().data
-        self._write(memoryview(_HEAD.pack(len(said), len(data)) + said), alive)
+        self._write(memoryview(_HEAD.pack(len(packed), len(data)) + packed), alive)
         if len(data):
             self._write(data, alive)
 
@@ -51,15 +51,15 @@ class PeerConnection:
         """The next message, of this kind; a tensor's bytes go into ``into`` and must fill it."""
         head = bytearray(_HEAD.size)
         self._read(memoryview(head), alive)
-        words, size = _HEAD.unpack(head)
-        if words > _MOST_MESSAGE_BYTES or size not in (0, 0 if into is None else len(into)):
+        length, size = _HEAD.unpack(head)
+        if length > _MOST_MESSAGE_BYTES or size not in (0, 0 if into is None else len(into)):
             raise PeerLost(PROTOCOL_ERROR)
-        said = bytearray(words)
-        self._read(memoryview(said), alive)
+        packed = bytearray(length)
+        self._read(memoryview(packed), alive)
         if size and into is not None:
             self._read(into.numpy().data, alive)
         try:
-            return msgspec.msgpack.decode(said, type=kind)
+            return msgspec.msgpack.decode(packed, type=kind)
         except msgspec.DecodeError as error:
             raise PeerLost(PROTOCOL_ERROR) from error
 
@@ -111,9 +111,9 @@ class PeerConnections:
         """Answer the other ranks from now on; requests that came earlier wait in the backlog."""
         threading.Thread(target=self._accept_peers, args=(serve,), name="fairlead-doors", daemon=True).start()
 
-    def send_request(self, rank: int, words: msgspec.Struct, tensor: torch.Tensor | None = None) -> None:
+    def send_request(self, rank: int, message: msgspec.Struct, tensor: torch.Tensor | None = None) -> None:
         """Send a request to another rank; :meth:`receive_answer` reads its answer."""
-        self._asking[rank].send(words, tensor, self._silence_check())
+        self._asking[rank].send(message, tensor, self._silence_check())
 
     def receive_answer(
         self, rank: int, kind: Any, into: torch.Tensor | None = None, within_s: float | None = None
@@ -183,23 +183,23 @@ class PeerConnections:
 
     def _serve_peer(self, stream: socket.socket, serve: Serve) -> None:
         stream.settimeout(self._group.silence_s)
-        said = b""
-        while len(said) < _TOKEN_BYTES + 2:
+        greeting = b""
+        while len(greeting) < _TOKEN_BYTES + 2:
             try:
-                more = stream.recv(_TOKEN_BYTES + 2 - len(said))
+                more = stream.recv(_TOKEN_BYTES + 2 - len(greeting))
             except OSError:
                 more = b""
             if not more:
                 stream.close()
                 return
-            said += more
-        if not hmac.compare_digest(said[:_TOKEN_BYTES], self._token):
+            greeting += more
+        if not hmac.compare_digest(greeting[:_TOKEN_BYTES], self._token):
             stream.close()
             return
         line = PeerConnection(stream)
         self._serving.append(line)
         try:
-            serve(said[-2] + 256 * said[-1], line)
+            serve(greeting[-2] + 256 * greeting[-1], line)
         except PeerLost as lost:
             self.lost = self.lost or str(lost)
         finally:

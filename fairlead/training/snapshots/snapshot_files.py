@@ -207,8 +207,8 @@ def _read_hashed(data: memoryview) -> FlatState | None:
 
 def _read_flat(body: memoryview) -> FlatState:
     block, (header,) = body[: -_HEADER.size], _HEADER.unpack(body[-_HEADER.size :])
-    said = read_header(block[len(block) - header :])
-    return flat_state_from_parts(said.meta, [block[begin : begin + length] for begin, length in said.parts])
+    found = read_header(block[len(block) - header :])
+    return flat_state_from_parts(found.meta, [block[begin : begin + length] for begin, length in found.parts])
 
 
 def _complete(parts: Path) -> bool:
