@@ -132,7 +132,7 @@ def test_without_a_grid_it_says_so(bank: dict[str, Any], monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["", "Bank", "../bank", "bank@", "bank@xyz123", 7])
 def test_a_name_that_is_none_is_refused_where_it_is_written(name: Any) -> None:
-    with pytest.raises(InvalidSpec, match="no data set"):
+    with pytest.raises(InvalidSpec, match="not a data set name"):
         dataset(name)
 
 
