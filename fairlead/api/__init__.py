@@ -1,1 +1,1 @@
-"""The door for programs: the platform over HTTP."""
+"""The HTTP API."""

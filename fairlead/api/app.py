@@ -1,4 +1,4 @@
-"""The application: all routes over one platform, with one way for errors and one OpenAPI document."""
+"""Builds the FastAPI application: routes, middleware, error handlers and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -16,50 +16,54 @@ from fairlead.api import problems
 from fairlead.api.context import Context
 from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
 from fairlead.api.middleware import BodyLimit, OuterLayer
-from fairlead.api.request_metrics import Observed
+from fairlead.api.request_metrics import RequestMetrics
 from fairlead.api.routes import (
-    accounting,
+    artifacts,
+    audit,
+    bundles,
     datasets,
     events,
-    files,
     jobs,
+    lineage,
     logs,
     nodes,
     pipelines,
     secrets,
     sessions,
-    system,
     tenants,
+    tokens,
+    usage,
 )
+from fairlead.api.routes import platform as platform_routes
 from fairlead.control import service
 from fairlead.pipelines.graph import PipelineSpec
 from fairlead.specs import JobSpec, TenantSpec
 
 PREFIX = "/api/v1"
-DESCRIPTION = """One shared training cluster out of a pool of unlike machines: fair, elastic, crash-safe.
+DESCRIPTION = """One shared training cluster out of different machines: fair, elastic, crash-safe.
 
-Send `Authorization: Bearer <token>` with every request but `/healthz`. The page at `/` logs in with
-`POST /api/v1/session` instead and is known by a cookie; what changes something must then carry `X-Fairlead-Page` and
-come from the platform's own origin. Whatever goes wrong is answered as
-`application/problem+json` (RFC 9457) with a machine-readable `code` and, where a field is at fault, with that
-field, its value and the fix. Times are seconds since the epoch."""
+Send `Authorization: Bearer <token>` with every request except `/healthz`. The web page at `/` logs in with
+`POST /api/v1/session` and then uses a cookie; its requests that change something must carry `X-Fairlead-Page` and
+come from the platform's own origin. Errors are `application/problem+json` (RFC 9457) documents with a
+machine-readable `code` and, if a field is wrong, the field, its value and the fix. Times are
+seconds since the epoch."""
 TAGS = {
-    "jobs": "Submit jobs, watch them, ask why, and fetch what they leave behind.",
-    "pipelines": "Run graphs of stages, and follow them.",
-    "bundles": "The folders that jobs run from, packed and named by their hash.",
-    "tenants": "Teams with their weight, quota and default SLA.",
-    "tokens": "Who may do what.",
-    "data": "Data sets by name and version, where results came from, and making them again.",
-    "secrets": "Values that jobs get as variables, and nobody is shown.",
-    "sessions": "Logging in on the page.",
-    "nodes": "The machines, and taking them out of use.",
-    "events": "What happened, listed or live.",
+    "jobs": "Submit, watch, explain and cancel jobs; read their results.",
+    "pipelines": "Run, read and cancel graphs of stages.",
+    "bundles": "Packed code folders of jobs, named by their hash.",
+    "tenants": "Tenants with weight, quota, limits and default SLA.",
+    "tokens": "Access tokens and their roles.",
+    "data": "Data sets by name and version, lineage of results, and reruns.",
+    "secrets": "Values that jobs get as environment variables and that are never shown.",
+    "sessions": "Login of the web page.",
+    "nodes": "Nodes; cordon, drain and uncordon.",
+    "events": "Events, listed or streamed.",
     "platform": "The platform as a whole.",
 }
 
 
 def create_app(platform: service.Platform, *, limits: Limits | None = None, secure: bool = False) -> FastAPI:
-    """The API over this platform, ``secure`` if browsers speak TLS, to us or to a proxy before us.
+    """The API of this platform; ``secure`` if browsers connect by TLS, directly or through a proxy.
 
     Serve it with :func:`fairlead.api.server.serve`.
     """
@@ -68,8 +72,8 @@ def create_app(platform: service.Platform, *, limits: Limits | None = None, secu
         title="Fairlead",
         version=fairlead.__version__,
         description=DESCRIPTION,
-        openapi_url=None,  # FastAPI would make the document while everybody else waits
-        docs_url=None,  # the usual page loads its scripts from the network
+        openapi_url=None,  # FastAPI would build the document in the event loop
+        docs_url=None,  # the default page loads scripts from the network
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
@@ -77,17 +81,21 @@ def create_app(platform: service.Platform, *, limits: Limits | None = None, secu
     )
     app.state.context = Context(platform, limits, RateLimiter(limits), LoginLimiter(limits))
     problems.install(app)
-    for room in (jobs, pipelines, datasets, logs, files, secrets, tenants, nodes, events, sessions, accounting, system):
-        app.include_router(room.router, prefix=PREFIX)
-    app.include_router(system.open_router)
+    resources = (
+        jobs, pipelines, datasets, lineage, logs, bundles, artifacts, secrets, tenants, tokens, nodes, events, sessions,
+        usage, audit, platform_routes,
+    )  # fmt: skip
+    for resource in resources:
+        app.include_router(resource.router, prefix=PREFIX)
+    app.include_router(platform_routes.open_router)
     dashboard.install(app)
-    bundles = f"{PREFIX}/bundles/"
+    bundle_paths = f"{PREFIX}/bundles/"
     app.add_middleware(
         BodyLimit,
-        limit_bytes=lambda path: platform.bundle_limit_bytes if path.startswith(bundles) else limits.body_bytes,
+        limit_bytes=lambda path: platform.bundle_limit_bytes if path.startswith(bundle_paths) else limits.body_bytes,
     )
     app.add_middleware(OuterLayer, secure=secure)
-    app.add_middleware(Observed)
+    app.add_middleware(RequestMetrics)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 
     async def document(request: Request) -> Response:
@@ -98,13 +106,13 @@ def create_app(platform: service.Platform, *, limits: Limits | None = None, secu
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, and the schemas of the bodies that routes read themselves."""
+    """FastAPI's document plus the schemas of bodies that routes parse themselves."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
         )
         kinds = (
-            JobSpec, PipelineSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, secrets.SecretSpec,
+            JobSpec, PipelineSpec, TenantSpec, tenants.TenantChange, tokens.TokenSpec, secrets.SecretSpec,
             jobs.CancelSpec, sessions.SessionSpec, problems.Problem,
         )  # fmt: skip
         _, schemas = models_json_schema(

@@ -1,4 +1,4 @@
-"""What every route has at hand: the platform, who asks, and how bodies come in and answers go out."""
+"""Shared by all routes: the platform, authentication, parsing of bodies, and answers."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ S = TypeVar("S", bound=Spec)
 
 LONG_NUMBER = re.compile(rb"[0-9]{19}")
 WRAPPED = 6
-"""So much deeper than a free-form value may be is the document around it (``stages.NAME.args``)."""
+"""Extra nesting of the document around a free-form value (``stages.NAME.args``)."""
 
 
 @dataclass(slots=True)
 class Context:
-    """The one thing that the application carries from its making to its routes."""
+    """State of the application that routes need."""
 
     platform: service.Platform
     limits: Limits
     rate: RateLimiter
     logins: LoginLimiter
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # ends the streams when the server ends
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server stops; ends all streams
 
 
 def context(request: Request) -> Context:
@@ -52,10 +52,10 @@ async def _platform(request: Request) -> service.Platform:
 
 
 class Bearer(HTTPBearer):
-    """Who asks, from ``Authorization: Bearer fl_<id>_<secret>``; counts the request against its rate.
+    """Authenticates ``Authorization: Bearer fl_<id>_<secret>`` and counts the request against the token's rate.
 
-    A browser that logged in has no header but a cookie: POST /api/v1/session. Who only scrapes is turned away but where
-    it is said otherwise, so that a new route is closed to it.
+    A logged-in browser sends a cookie instead (POST /api/v1/session). Scraper tokens are refused unless a route allows
+    them, so new routes are closed to them.
     """
 
     def __init__(self, *, scrapers: bool = False) -> None:
@@ -68,8 +68,8 @@ class Bearer(HTTPBearer):
 
     async def __call__(self, request: Request) -> Token:  # type: ignore[override]
         who = await _proof(request)()
-        request.state.who = who  # for the note that is taken when it is refused
-        bind_contextvars(actor=who.id, tenant=who.tenant)  # in every line of the log from here on
+        request.state.who = who  # for the audit entry of a refusal
+        bind_contextvars(actor=who.id, tenant=who.tenant)  # in every log line of this request
         context(request).rate.admit(who.id, who.tenant)
         if not self._scrapers:
             refuse_scraper(who)
@@ -77,7 +77,7 @@ class Bearer(HTTPBearer):
 
 
 def _proof(request: Request) -> Callable[[], Awaitable[Token]]:
-    """How this client proves who it is: by token, or by the cookie of its session. May be asked again later."""
+    """A function that authenticates the client by token or session cookie; streams call it again later."""
     platform, cookie = context(request).platform, session_secret(request)
     if cookie is not None and "authorization" not in request.headers:
         if request.method not in SAFE:
@@ -92,7 +92,7 @@ def _secret(request: Request) -> str:
     scheme, _, secret = header.partition(" ")
     secret = secret.strip()
     if not header:
-        raise Unauthenticated("this needs a token", field="Authorization", fix="send Authorization: Bearer fl_...")
+        raise Unauthenticated("a token is required", field="Authorization", fix="send Authorization: Bearer fl_...")
     if scheme.lower() != "bearer" or not secret or not secret.isascii() or len(secret) > 512:
         raise Unauthenticated("is not a bearer token", field="Authorization", fix="send Authorization: Bearer fl_...")
     return secret
@@ -110,27 +110,27 @@ def _problem(description: str) -> dict[str, Any]:
 
 
 PROBLEMS: Responses = {
-    400: _problem("The address or the body cannot be read: a null character, or a body that is not JSON."),
-    401: _problem("No token, or one that is unknown, expired or revoked."),
+    400: _problem("The URL or body is malformed: a null character, or a body that is not JSON."),
+    401: _problem("No token, or an unknown, expired or revoked token."),
     403: _problem("The token's role does not allow this."),
     422: _problem("A field or parameter is wrong; the problem names it, its value and the fix."),
-    429: _problem("The rate of the token or of its tenant is used up; Retry-After says when to come again."),
-    500: _problem("The platform failed; its log tells more under the error's id."),
-    503: _problem("The platform does not lead at the moment; try again later."),
+    429: _problem("The rate limit of the token or tenant is reached; Retry-After gives the time to wait."),
+    500: _problem("Internal error; the platform's log has details under the error's id."),
+    503: _problem("This platform is not the leader at the moment; try again later."),
 }
-NOT_FOUND: Responses = {404: _problem("There is none, or it is another tenant's.")}
-CONFLICT: Responses = {409: _problem("Understood, but not possible as things stand.")}
+NOT_FOUND: Responses = {404: _problem("Not found, or it belongs to another tenant.")}
+CONFLICT: Responses = {409: _problem("Not possible in the present state.")}
 BODY: Responses = {413: _problem("The body is too large.")}
 
 
 class Query(BaseModel):
-    """Base of query parameters: an unknown one is an error, not a silent nothing."""
+    """Base of query parameters: an unknown parameter is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 async def read_json(request: Request) -> Any:
-    """The body as plain values, or a problem that says where it stops being JSON."""
+    """The JSON body as plain values; :class:`MalformedBody` if it is not JSON."""
     body = await request.body()
     if not body:
         raise MalformedBody("is empty", field="body", fix="send a JSON object")
@@ -141,16 +141,16 @@ async def read_json(request: Request) -> Any:
     except RecursionError:
         raise MalformedBody("is nested too deeply", field="body", fix="send a flat JSON object") from None
     if body.count(b"[") + body.count(b"{") > json_values.DEEPEST or LONG_NUMBER.search(body):
-        _must_fit(data)
+        _check_values(data)
     if b"\\u0000" in body and _holds_null(data):
         raise MalformedBody(
-            "holds a null character", field="body", fix="leave \\u0000 out: no store and no shell takes it"
+            "holds a null character", field="body", fix="remove \\u0000: databases and shells do not accept it"
         )
     return data
 
 
-def _must_fit(data: Any) -> None:
-    """Whatever the body is of: nothing behind this door meets a value that it cannot pack, store or write down."""
+def _check_values(data: Any) -> None:
+    """Refuse values in any body that cannot be packed, stored or logged: too deep, or integers beyond 64 bits."""
     try:
         json_values.check(data, deepest=json_values.DEEPEST + WRAPPED, largest=None)
     except json_values.InvalidValue as error:
@@ -166,7 +166,7 @@ def _holds_null(value: Any) -> bool:
 
 
 async def read_spec(request: Request, kind: type[S]) -> S:
-    """The body as a spec of this kind, with the product's own messages when it is none."""
+    """The body parsed as this kind of spec; errors name the field, the value and the fix."""
     data = await read_json(request)
     if not isinstance(data, dict):
         raise InvalidSpec(f"is a {type(data).__name__}, not an object", field="body", fix='send {"field": value}')
@@ -177,7 +177,7 @@ async def read_spec(request: Request, kind: type[S]) -> S:
 
 
 def answer(view: BaseModel, status: int = 200) -> Response:
-    """The view as it is: it was checked when it was made, so it is not checked again."""
+    """An answer with this view, which is not validated again."""
     return Response(view.model_dump_json(), status_code=status, media_type="application/json")
 
 
@@ -189,7 +189,7 @@ def answer_list(views: Iterable[BaseModel]) -> Response:
 def streamed(
     request: Request, who: Token, source: AsyncGenerator[bytes, None], kind: type[BoundedStream] = EventStream
 ) -> Response:
-    """An answer in pieces for this client, as long as its token is good."""
+    """A streamed answer that ends when the client's token becomes invalid."""
     shared = context(request)
     return kind(
         source,
@@ -202,6 +202,6 @@ def streamed(
 
 
 def body_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI says of a body that the route reads itself."""
+    """The OpenAPI entry of a body that the route parses itself."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,4 +1,4 @@
-"""The page's cookie, and how a request by cookie proves that our own page sent it (no other site may use it)."""
+"""The web page's session cookie, and the check that a request by cookie comes from our own page (CSRF)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fastapi import Request, Response
 from fairlead.errors import Forbidden
 
 PAGE_HEADER = "X-Fairlead-Page"
-"""Only a script of our own origin can set it: for another site's the browser would have to be told that it may."""
+"""Only scripts of our own origin can set this header: for other sites the browser would need permission (CORS)."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _PORTS = {"http": 80, "https": 443}
 
 
 def cookie_name(request: Request) -> str:
-    """Cookies know no ports, and several platforms may live on one machine: each has a name of its own.
+    """The cookie's name, which includes the port: cookies ignore ports, and one machine may run several platforms.
 
-    Over TLS the prefix lets the browser refuse a cookie that anything but this very host has set.
+    Over TLS, the ``__Host-`` prefix makes browsers refuse cookies set by other hosts.
     """
     port = request.url.port
     name = "fairlead" if port is None else f"fairlead_{port}"
@@ -26,13 +26,13 @@ def cookie_name(request: Request) -> str:
 
 
 def session_secret(request: Request) -> str | None:
-    """What the browser brought along, if anything; a proof of nothing yet."""
+    """The session secret from the cookie, not yet verified; None without a cookie."""
     secret = request.cookies.get(cookie_name(request), "")
     return secret if 0 < len(secret) <= 128 and secret.isascii() else None
 
 
 def give(request: Request, response: Response, secret: str, seconds: float) -> None:
-    """Let the browser keep the session where no script can read it, and bring it along from our own page only."""
+    """Set the session cookie: unreadable for scripts and sent only from our own page."""
     response.set_cookie(
         cookie_name(request), secret, max_age=int(seconds), path="/", httponly=True, samesite="strict",
         secure=request.url.scheme == "https",
@@ -46,14 +46,14 @@ def take_back(request: Request, response: Response) -> None:
 
 
 def require_our_page(request: Request) -> None:
-    """Raise Forbidden unless this request, which changes something, comes from a script of our own page."""
+    """Raise Forbidden unless a script of our own page sent this changing request."""
     require_our_origin(request, needed=True)
     if PAGE_HEADER not in request.headers:
-        raise Forbidden("a change by cookie needs this header", field=PAGE_HEADER, fix=f"send {PAGE_HEADER}: 1")
+        raise Forbidden("changes by cookie need this header", field=PAGE_HEADER, fix=f"send {PAGE_HEADER}: 1")
 
 
 def require_our_origin(request: Request, *, needed: bool) -> None:
-    """Raise Forbidden if the browser says that another site's page sent this, or if it must say and does not."""
+    """Raise Forbidden if the Origin header names another site, or is needed and missing."""
     origin = request.headers.get("origin")
     if origin is None and not needed:
         return
@@ -66,9 +66,9 @@ def _same(origin: str, request: Request) -> bool:
     try:
         theirs, ours = urlsplit(origin), request.url
         their_port = theirs.port or _PORTS.get(theirs.scheme)
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         return False
-    # Behind a proxy that ends TLS the browser says https where we hear http; never the other way round.
+    # Behind a TLS proxy the browser sends https where we see http, never the reverse.
     if theirs.scheme not in {"https", ours.scheme} or theirs.hostname != ours.hostname:
         return False
     return their_port in {ours.port or _PORTS.get(ours.scheme), ours.port or _PORTS.get(theirs.scheme)}

@@ -1,4 +1,4 @@
-"""How much a client may ask for: buckets per token and per tenant, caps on open streams, and the sizes of bodies."""
+"""Limits on clients: rates per token and tenant, open streams, body sizes, logins."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from dataclasses import dataclass
 
 from fairlead.api.problems import TooFast
 
-MEMORY = 10_000
-"""So many buckets are kept before those that are full again, and so say nothing, are forgotten."""
+MAX_BUCKETS = 10_000
+"""Number of buckets above which full ones, which hold no information, are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one token, and all tokens of a tenant together, may ask of the API."""
+    """The limits of one token, and of all tokens of a tenant together."""
 
     requests_per_s: float = 2000.0
     burst: int = 4000
     body_bytes: int = 1024 * 1024  # of JSON; code bundles have the platform's own limit
     streams: int = 64  # event and log streams open at once
-    tenant_requests_per_s: float = 4000.0  # of all its tokens together: making more of them gives no more
+    tenant_requests_per_s: float = 4000.0  # of all its tokens together, so more tokens give no higher rate
     tenant_burst: int = 8000
     tenant_streams: int = 256
-    keep_alive_s: float = 15.0  # silence on a stream after which it gives a sign of life
-    unread_s: float = 60.0  # a client that takes nothing of what it asked for is let go after so long
-    failed_logins: int = 10  # of one address at once; then one in so many seconds
+    keep_alive_s: float = 15.0  # silence on a stream after which a keep-alive is sent
+    unread_s: float = 60.0  # a client that reads nothing for this long is disconnected
+    failed_logins: int = 10  # burst per address; then one per failed_login_every_s
     failed_login_every_s: float = 6.0
-    logins: int = 60  # good ones of one token at once; then one in so many seconds, as each is written to the store
+    logins: int = (
+        60  # successful logins per token at once; then one per login_every_s, because each writes to the store
+    )
     login_every_s: float = 1.0
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Fills steadily up to its size; each request takes one out."""
+    """A token bucket: fills at a steady rate up to its size; each request takes one."""
 
     per_s: float
     size: float
@@ -43,7 +45,7 @@ class TokenBucket:
     at_s: float
 
     def take(self, now_s: float) -> float:
-        """Take one, and say 0; or say for how many seconds there is none."""
+        """Take one and return 0, or return the seconds until one is available."""
         self.fill(now_s)
         if self.level >= 1.0:
             self.level -= 1.0
@@ -61,7 +63,7 @@ class TokenBucket:
 
 
 class Buckets:
-    """A bucket for each who asks; those that are full again say nothing, and are forgotten when there are too many."""
+    """One token bucket per key; full ones are dropped when there are too many."""
 
     def __init__(self, per_s: float, size: float, clock: Callable[[], float]) -> None:
         self._per_s, self._size, self._clock = per_s, size, clock
@@ -71,7 +73,7 @@ class Buckets:
         return len(self._buckets)
 
     def take(self, key: str) -> float:
-        """Take one out of this one's bucket, and say 0; or say for how many seconds there is none."""
+        """Take one from the key's bucket and return 0, or return the seconds until one is available."""
         now_s = self._clock()
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -85,7 +87,7 @@ class Buckets:
             bucket.level = min(bucket.size, bucket.level + 1.0)
 
     def _forget_full(self, now_s: float) -> None:
-        if len(self._buckets) < MEMORY:
+        if len(self._buckets) < MAX_BUCKETS:
             return
         for bucket in self._buckets.values():
             bucket.fill(now_s)
@@ -93,11 +95,11 @@ class Buckets:
 
 
 class LoginLimiter:
-    """Who guesses tokens is slowed down; so is who logs in with a good one as no person would."""
+    """Slows down guessing of tokens per address, and excessive logins per valid token."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = Buckets(1.0 / limits.failed_login_every_s, float(limits.failed_logins), clock)
-        self._good = Buckets(1.0 / limits.login_every_s, float(limits.logins), clock)
+        self._successful = Buckets(1.0 / limits.login_every_s, float(limits.logins), clock)
 
     def attempt(self, address: str) -> None:
         """Count an attempt from this address as a failed one, or raise :class:`TooFast`."""
@@ -106,16 +108,19 @@ class LoginLimiter:
             raise TooFast("too many failed logins from this address", wait_s=wait_s, limit="logins")
 
     def succeeded(self, address: str, token: str) -> None:
-        """The attempt was none of a guesser's: it counts against its token instead, or raises :class:`TooFast`."""
+        """Count a successful login against its token instead of its address, or raise :class:`TooFast`."""
         self._buckets.give_back(address)
-        wait_s = self._good.take(token)
+        wait_s = self._successful.take(token)
         if wait_s > 0:
             raise TooFast("too many logins with this token", wait_s=wait_s, limit="logins")
 
 
 class RateLimiter:
-    """A bucket per token and one per tenant, asked only after the token has proved itself: no stranger can use up
-    another's rate. Who belongs to no tenant has only its own."""
+    """Request rates and open streams per token and per tenant.
+
+    Applied after authentication, so that nobody can use up the rate of another. Tokens without a tenant have only
+    their own limit.
+    """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -129,7 +134,7 @@ class RateLimiter:
         if wait_s <= 0 and tenant is not None:
             wait_s, most, whose = self._tenants.take(tenant), self._limits.tenant_requests_per_s, "tenant"
         if wait_s > 0:
-            raise TooFast(f"more than {most:g} requests per second of this {whose}", wait_s=wait_s)
+            raise TooFast(f"more than {most:g} requests per second with this {whose}", wait_s=wait_s)
 
     @contextmanager
     def stream(self, token: str, tenant: str | None) -> Iterator[None]:
@@ -139,7 +144,7 @@ class RateLimiter:
             limits["tenant", tenant] = self._limits.tenant_streams
         for (whose, name), most in limits.items():
             if self._streams[whose, name] >= most:
-                raise TooFast(f"{most} streams of this {whose} are open already", wait_s=1.0, limit="streams")
+                raise TooFast(f"this {whose} already has {most} open streams", wait_s=1.0, limit="streams")
         self._streams.update(limits.keys())
         try:
             yield

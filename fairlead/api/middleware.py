@@ -1,4 +1,4 @@
-"""The outermost layers around the routes, as plain ASGI: sizes of bodies, security headers, and the last catch."""
+"""ASGI middleware around the routes: body size limit, security headers, and answers to internal errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.api.problems import MalformedBody, failure_response, problem_respo
 from fairlead.errors import TooLarge
 
 DRAINED_BYTES = 8 * 1024 * 1024
-"""So much of a body that is too large is still read, because most clients read no answer before they have sent it."""
+"""Bytes of an oversized body that are still read: most clients read the answer only after sending their body."""
 
 _EVERYWHERE = (
     (b"x-content-type-options", b"nosniff"),
@@ -33,14 +33,14 @@ SECURITY_HEADERS = (
 )
 PAGE_HEADERS = (
     *_EVERYWHERE,
-    # Nothing inline, nothing from elsewhere, nothing evaluated, and no string ever becomes markup.
+    # No inline scripts, no other origins, no eval, and no strings as markup.
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         b"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         b"require-trusted-types-for 'script'; trusted-types 'none'",
     ),
-    (b"cache-control", b"no-cache"),  # may be kept, must be asked for: the next version's page fits its API
+    (b"cache-control", b"no-cache"),  # cached, but revalidated: the page must match the API's version
 )
 OVER_TLS = ((b"strict-transport-security", b"max-age=31536000"),)
 
@@ -48,10 +48,10 @@ log = structlog.get_logger(__name__)
 
 
 class OuterLayer:
-    """Adds the security headers, refuses what no store takes, and answers failures of our own with an id.
+    """Adds security headers, refuses null characters, and answers internal errors with an id.
 
-    ``secure``: browsers speak TLS, be it to a proxy that speaks plainly to us. We believe the operator, who knows, and
-    no header, which whoever reaches us can send. So cookies are for TLS only, and only https is our own origin.
+    ``secure``: browsers use TLS, directly or through a proxy. Configured by the operator and not read from headers,
+    which any client can send. Cookies are then for TLS only, and only https counts as our own origin.
     """
 
     def __init__(self, app: ASGIApp, *, secure: bool = False) -> None:
@@ -73,16 +73,16 @@ class OuterLayer:
             await send(message)
 
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
-            error = MalformedBody("holds a null character", field="url", fix="leave %00 out of the address")
+            error = MalformedBody("holds a null character", field="url", fix="remove %00 from the URL")
             await problem_response(error)(scope, receive, send_with_headers)
             return
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
-            log.info("client gone", method=scope["method"], path=scope["path"])
-        except Exception:  # noqa: BLE001 (the edge of the process: whatever it was, the client gets an answer)
+            log.info("client disconnected", method=scope["method"], path=scope["path"])
+        except Exception:  # noqa: BLE001 (the edge of the process: every failure gets an answer)
             error_id = uuid.uuid4().hex[:12]
-            trace = traceback.format_exc()  # ours, because a renderer may add the values of variables, such as secrets
+            trace = traceback.format_exc()  # formatted here: a log renderer may add local variables, such as secrets
             log.error("request failed", error_id=error_id, method=scope["method"], path=scope["path"], trace=trace)
             if not started:
                 await failure_response(error_id)(scope, receive, send_with_headers)
@@ -95,7 +95,7 @@ def _headers(scope: Scope) -> tuple[tuple[bytes, bytes], ...]:
 
 
 class BodyLimit:
-    """Refuses bodies that are too large: at once when they say so, else as soon as they are."""
+    """Refuses oversized bodies: at once by Content-Length, else when the limit is exceeded."""
 
     def __init__(self, app: ASGIApp, limit_bytes: Callable[[str], int]) -> None:
         self._app = app
@@ -126,9 +126,9 @@ class BodyLimit:
 
 
 def _too_large(limit: int, size: int | None) -> TooLarge:
-    said = f"{size} bytes are" if size is not None else "the body is"
-    fix = "send less; of a folder, leave out data and results with .fairleadignore"
-    return TooLarge(f"{said} more than the {limit} that are taken here", field="body", value=size, fix=fix)
+    given = f"{size} bytes" if size is not None else "the body"
+    fix = "send less; exclude data and results of a folder with .fairleadignore"
+    return TooLarge(f"{given} exceeds the limit of {limit} bytes", field="body", value=size, fix=fix)
 
 
 async def _drain(receive: Receive) -> None:

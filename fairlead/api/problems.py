@@ -1,4 +1,4 @@
-"""Errors on their way out: every failure leaves as an RFC 9457 problem document, and none with a stack trace."""
+"""Turns every error into an RFC 9457 problem document, without stack traces."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fairlead.errors import FairleadError, Forbidden, InvalidSpec, RateLimited, 
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-SHOWN_CHARS = 500  # what a client sent is shown to it again, but not a megabyte of it
+SHOWN_CHARS = 500  # of a client's value that an error repeats
 
 
 class Problem(BaseModel):
-    """Why a request was not carried out (RFC 9457): ``code`` for programs, ``detail`` and ``fix`` for people."""
+    """Why a request failed (RFC 9457): ``code`` for programs, ``detail`` and ``fix`` for people."""
 
     type: str
     title: str
@@ -46,16 +46,16 @@ class MalformedBody(InvalidSpec):
 
 
 class TooFast(RateLimited):
-    """A token has used up its rate; says when to come again."""
+    """A rate limit is reached; carries the time to wait."""
 
     def __init__(self, message: str, *, wait_s: float, limit: str = "rate") -> None:
-        super().__init__(message, fix=f"try again in {wait_s:.1f} s, or ask for fewer things at once")
+        super().__init__(message, fix=f"try again in {wait_s:.1f} s, or send fewer requests at once")
         self.wait_s = wait_s
-        self.limit = limit  # which it was: rate, streams, logins
+        self.limit = limit  # rate, streams or logins
 
 
 def problem_response(error: FairleadError) -> Response:
-    """The error as an HTTP answer, with the headers that its status calls for."""
+    """The error as an HTTP answer with the headers of its status."""
     headers: dict[str, str] = {}
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="fairlead"'
@@ -66,13 +66,13 @@ def problem_response(error: FairleadError) -> Response:
 
 
 def failure_response(error_id: str) -> Response:
-    """What a client sees of a failure of our own: an id that the platform's log explains."""
+    """The answer to an internal error: an id under which the platform's log has the details."""
     return _answer(
         {
             "type": "urn:fairlead:error:internal",
             "title": "InternalError",
             "status": 500,
-            "detail": f"the platform failed on this request; its log tells more under {error_id}",
+            "detail": f"internal error; the platform's log has details under {error_id}",
             "code": "internal",
             "error_id": error_id,
         }
@@ -80,7 +80,7 @@ def failure_response(error_id: str) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Let every error that a route raises leave as a problem document."""
+    """Register the error handlers that answer with problem documents."""
     app.add_exception_handler(FairleadError, _on_fairlead_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -89,20 +89,20 @@ def install(app: FastAPI) -> None:
 async def _on_fairlead_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FairleadError)
     if isinstance(error, Forbidden) and request.method not in ("GET", "HEAD"):
-        await _note(request, error)
+        await _audit_refusal(request, error)
     return problem_response(error)
 
 
-async def _note(request: Request, error: Forbidden) -> None:
-    """Put into the audit log who tried to change what they may not."""
+async def _audit_refusal(request: Request, error: Forbidden) -> None:
+    """Write a forbidden attempt to change something to the audit log."""
     who, route = getattr(request.state, "who", None), request.scope.get("route")
     if who is None:
         return
-    deed = f"{request.method} {getattr(route, 'path', '')}"
+    attempt = f"{request.method} {getattr(route, 'path', '')}"
     try:
-        await request.app.state.context.platform.refused(who, deed, f"{request.method} {request.url.path}", error)
+        await request.app.state.context.platform.refused(who, attempt, f"{request.method} {request.url.path}", error)
     except FairleadError as trouble:
-        log.warning("a refusal was not noted", deed=deed, error=str(trouble))
+        log.warning("refusal missing in the audit log", attempt=attempt, error=str(trouble))
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
@@ -111,14 +111,14 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Errors of the router itself: no such route, no such method on it."""
+    """Errors of the router: unknown route or method."""
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     detail = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        detail = f"there is nothing at {request.url.path[:SHOWN_CHARS]}; /api/v1/openapi.json lists what there is"
+        detail = f"no route {request.url.path[:SHOWN_CHARS]}; /api/v1/openapi.json lists all routes"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        detail = f"{request.method} is not possible on {request.url.path[:SHOWN_CHARS]}"
+        detail = f"{request.url.path[:SHOWN_CHARS]} does not support {request.method}"
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(_methods(request))
@@ -128,20 +128,20 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """What is possible on this path, from the API's own document: the router names only the first route that fits."""
+    """The methods of a path, from the OpenAPI document: the router names only those of the first matching route."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
     fitting = (path for path in paths if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path))
     return sorted({method.upper() for path in fitting for method in paths[path]})
 
 
 def invalid_request(errors: Sequence[Any]) -> InvalidSpec:
-    """The first thing that is wrong with the parameters of a request, naming field, value and fix."""
+    """The first error in the parameters of a request, with field, value and fix."""
     first: Mapping[str, Any] = errors[0]
     field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
     message, value = str(first["msg"]).removeprefix("Value error, "), first.get("input")
-    fix = "/api/v1/openapi.json says what is possible"
+    fix = "see /api/v1/openapi.json for the valid values"
     if first["type"] == "extra_forbidden":
-        message, fix = "unknown parameter", "remove it; " + fix
+        message, fix = "unknown parameter", "remove it; see /api/v1/openapi.json for the parameters"
     elif first["type"] == "missing":
         message, value, fix = "is required", None, f"add {field}"
     elif isinstance(value, str | int | float):

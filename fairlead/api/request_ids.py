@@ -1,4 +1,4 @@
-"""The id of a request: the client's own or a new one, in the answer, in problems and in every line of the log."""
+"""The id of a request, from the client or new; it is in the answer, in problems and in every log line."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 
 HEADER = b"x-request-id"
-_GOOD = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
+_VALID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""Of the request under way."""
+"""The id of the current request."""
 
 
-def id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The id that the client gave (X-Request-Id), if it can be one, else a new one."""
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The client's X-Request-Id if it is valid, else a new id."""
     given = [value for name, value in headers if name == HEADER]
-    return given[0].decode() if len(given) == 1 and _GOOD.fullmatch(given[0]) else uuid.uuid4().hex
+    return given[0].decode() if len(given) == 1 and _VALID.fullmatch(given[0]) else uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""What is known of every request from outside: its id, how long it took, how it ended; counted, logged and traced."""
+"""Counts, times, logs and traces every request."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairlead.api.request_ids import HEADER, id_of, request_id
+from fairlead.api.request_ids import HEADER, request_id, request_id_of
 from fairlead.control.observability import live_metrics, metric_families, tracing
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-UNMATCHED = "unmatched"  # one label for all addresses that lead nowhere: there is no end to them
+UNMATCHED = "unmatched"  # one label for all unknown paths, whose number is unbounded
 
 log = structlog.get_logger("fairlead.api")
 
 
 def route_of(scope: Scope) -> str:
-    """The address as the routes have it, with names instead of values: of these there are only so many."""
+    """The route's path with parameter names instead of values, so that metric labels are bounded."""
     route = scope.get("route")
     path = getattr(route, "path_format", None) or getattr(route, "path", None)
     if not path:
@@ -27,8 +27,8 @@ def route_of(scope: Scope) -> str:
     return f"{prefix}{path}" if asked.startswith(f"{prefix}/") and not path.startswith(prefix) else str(path)
 
 
-class Observed:
-    """The outermost layer: nothing is answered that is not counted."""
+class RequestMetrics:
+    """The outermost middleware: counts, logs and traces every request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -55,14 +55,14 @@ class Observed:
 
 
 class ObservedRequest:
-    """One request on its way."""
+    """One request in progress."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
         self._send = send
         self._began_s = time.perf_counter()
         self._stream = False
-        self.id = id_of(scope["headers"])
+        self.id = request_id_of(scope["headers"])
         self.method = scope["method"] if scope["method"] in METHODS else "other"
         self.status = 0
 
@@ -72,13 +72,13 @@ class ObservedRequest:
             headers = list(message.get("headers", ()))
             self._stream = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
             message["headers"] = [*headers, (HEADER, self.id.encode())]
-            if self._stream:  # how long it stays open says nothing of how fast we are
+            if self._stream:  # the duration of a stream is no latency
                 self._measure()
         await self._send(message)
 
     def end(self) -> None:
-        """Count it, and log it if it changed something or went wrong."""
-        route, status = route_of(self._scope), self.status or 499  # 499: the client did not wait for the answer
+        """Count the request, and log it if it changed something or failed."""
+        route, status = route_of(self._scope), self.status or 499  # 499: the client disconnected
         live_metrics.count(metric_families.REQUESTS, route, self.method, str(status))
         if not self._stream:
             self._measure()

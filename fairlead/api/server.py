@@ -1,4 +1,4 @@
-"""Serving the API inside the caller's event loop, on a port of choice, until it is told to stop."""
+"""Serves the API in the caller's event loop until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fairlead.api.context import Context
 from fairlead.control import service
 from fairlead.errors import Refused
 
-if TYPE_CHECKING:  # most platforms speak plain HTTP on loopback, and need no cryptography
+if TYPE_CHECKING:  # plain HTTP on loopback needs no cryptography
     from fairlead.api.tls import Tls
 
-GRACE_S = 5  # for requests that are under way when the server stops
-DATE_S = 1.0  # how old the date in an answer may be
-IDLE_S = 75  # longer than clients keep a connection, so that it is they who let go of it
+GRACE_S = 5  # for requests in progress when the server stops
+DATE_S = 1.0  # maximum age of the Date header
+IDLE_S = 75  # longer than clients keep idle connections, so that clients close them
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process that it is part of, and says when it listens."""
+    """A uvicorn server that leaves signals to its process and reports when it listens."""
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[], None], stopping: asyncio.Event) -> None:
         super().__init__(config)
@@ -41,7 +41,7 @@ class _Server(uvicorn.Server):
         self._listening()
 
     async def main_loop(self) -> None:
-        """Once a second, for the date in the answers: the usual ten times would be a third of what idling costs."""
+        """Ticks once a second to update the Date header: uvicorn's ten ticks cost a third of the idle CPU time."""
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S):
@@ -50,9 +50,9 @@ class _Server(uvicorn.Server):
 
 
 async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None], tls: Tls | None = None) -> None:
-    """Serve until :func:`stop` or until cancelled, then end open streams and finish what is under way.
+    """Serve until :func:`stop` or cancellation, then end open streams and finish requests in progress.
 
-    ``ready`` is called once with the real port (which matters for port 0), when connections are taken.
+    ``ready`` is called once with the real port (for port 0) when the server accepts connections.
     """
     listener = _listen(host, port, app.state.context.limits.unread_s)
     real_port = int(listener.getsockname()[1])
@@ -69,16 +69,18 @@ async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]
         timeout_graceful_shutdown=GRACE_S,
     )
     config.load()
-    config.ssl = tls.context if tls is not None else None  # ours, because it is renewed while it is in use
+    config.ssl = (
+        tls.context if tls is not None else None
+    )  # our own context, because its certificate is renewed while in use
     context: Context = app.state.context
     server = _Server(config, lambda: ready(real_port), context.stopping)
     renewing = asyncio.create_task(tls.keep_fresh()) if tls is not None else None
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    told = asyncio.create_task(context.stopping.wait())
+    stop_requested = asyncio.create_task(context.stopping.wait())
     try:
-        await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        told.cancel()
+        stop_requested.cancel()
         if renewing is not None:
             renewing.cancel()
         stop(app)
@@ -90,20 +92,20 @@ async def open_door(
     platform: service.Platform, host: str, port: int, opened: Callable[[int], None], *, tls: Tls | None = None,
     behind_https: bool = False,
 ) -> None:  # fmt: skip
-    """Serve the API over this platform until cancelled: the door that the control plane is started with."""
+    """Serve the API of this platform until cancelled; the control plane calls this when it starts."""
     await serve(create_app(platform, secure=behind_https or tls is not None), host, port, opened, tls)
 
 
 def stop(app: FastAPI) -> None:
-    """Let :func:`serve` of this application come to its end; open streams end at once."""
+    """Stop :func:`serve` of this application; open streams end at once."""
     context: Context = app.state.context
     context.stopping.set()
 
 
 def _listen(host: str, port: int, unread_s: float) -> socket.socket:
-    """A bound socket. It names its protocol, because only then does asyncio send small answers without delay.
+    """A listening socket, created with its protocol number because asyncio sets TCP_NODELAY only then.
 
-    Its connections end when their client takes nothing of an answer for so long: who does not read holds no memory.
+    TCP_USER_TIMEOUT ends connections of clients that read nothing for ``unread_s``, to free their memory.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +115,7 @@ def _listen(host: str, port: int, unread_s: float) -> socket.socket:
         listener.listen(2048)
     except (OSError, OverflowError) as error:
         listener.close()
-        fix = "choose another with --port, or end what listens there"
-        said = getattr(error, "strerror", None) or str(error)
-        raise Refused(f"cannot listen on {host}:{port}: {said}", field="port", value=port, fix=fix) from None
+        fix = "choose another with --port, or stop the program that listens there"
+        problem = getattr(error, "strerror", None) or str(error)
+        raise Refused(f"cannot listen on {host}:{port}: {problem}", field="port", value=port, fix=fix) from None
     return listener

@@ -1,4 +1,4 @@
-"""Server-sent events: framing; and answers in pieces, which end with client, server or source, and hold one piece."""
+"""Server-sent events and streamed answers that hold one chunk in memory at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 def frame(data: bytes | str, *, event: str | None = None, id: str | None = None) -> bytes:
-    """One event in the format of the HTML standard; data of several lines stays one event."""
+    """One server-sent event (HTML standard); data with several lines stays one event."""
     text = data.decode() if isinstance(data, bytes) else data
     head = (f"id: {id}\n" if id is not None else "") + (f"event: {event}\n" if event is not None else "")
     body = "".join(f"data: {line}\n" for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
@@ -26,10 +26,10 @@ def frame(data: bytes | str, *, event: str | None = None, id: str | None = None)
 
 
 class BoundedStream(Response):
-    """Sends what its source yields, piece by piece: the next is made when the last is on its way.
+    """Sends the chunks of its source one by one; the next is produced when the last is sent.
 
-    It ends with its source, its client or the server, and with the client's right to it; and it lets go of a client
-    that reads nothing for too long. So it holds one piece, whoever is at the other end.
+    It ends with its source, its client or the server, when the client's access is revoked, and when the client reads
+    nothing for ``unread_s``. So it never holds more than one chunk.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class BoundedStream(Response):
         self._source = source
         self._stopping = stopping
         self._keep_alive_s = keep_alive_s
-        self._check = check  # raises when the client may not listen any more
-        self._held = held  # for as long as the stream is open
+        self._check = check  # raises when the client's access is revoked
+        self._held = held  # held while the stream is open
         self._unread_s = unread_s
         self._sent_s = 0.0
         self._sending = False
@@ -71,11 +71,11 @@ class BoundedStream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _failed(self, error: FairleadError, send: Send) -> None:
-        """Half a document is none: the connection ends, and the client sees that it was cut off."""
+        """Abort the connection: a truncated document must not look complete."""
         raise ClientDisconnect from error
 
     async def _silent(self, send: Send) -> None:
-        """Nothing was sent for a while."""
+        """Called after a period without data."""
 
     async def _supervise(self, receive: Receive, send: Send) -> None:
         writing = asyncio.create_task(self._write(send))
@@ -106,13 +106,13 @@ class BoundedStream(Response):
         async for chunk in self._source:
             self._sending = True
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            del chunk  # while the next is waited for, this one is nobody's
+            del chunk  # frees it while waiting for the next
             self._sending, self._sent_s = False, clock()
-            await asyncio.sleep(0)  # a source that never waits must not keep others from their turn
+            await asyncio.sleep(0)  # lets other tasks run if the source never waits
 
 
 class EventStream(BoundedStream):
-    """Server-sent events, with a sign of life in silence. An error ends it with an ``error`` event."""
+    """A stream of server-sent events with keep-alives. An error ends it with an ``error`` event."""
 
     media_type = "text/event-stream"
 
@@ -126,7 +126,7 @@ class EventStream(BoundedStream):
 
 
 class JsonStream(BoundedStream):
-    """A JSON document that is never in memory as a whole."""
+    """A streamed JSON document that is never in memory as a whole."""
 
     media_type = "application/json"
 

@@ -1,4 +1,4 @@
-"""TLS by option: reads a certificate and its key, says what is wrong with them, and takes a renewed pair unasked."""
+"""TLS for the server: checks certificate and key, reloads them when renewed, and makes self-signed ones."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from cryptography.x509.oid import NameOID
 
 from fairlead.errors import Refused
 
-LOOK_EVERY_S = 2.0  # for a renewed pair
+RELOAD_EVERY_S = 2.0
 SOON = timedelta(days=14)
-SELF_SIGNED_FOR = timedelta(days=3650)  # clients know it by its fingerprint: a short life would only lock them out
+SELF_SIGNED_FOR = timedelta(days=3650)  # clients pin its fingerprint, so expiry would only lock them out
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate (with its chain) and the key that belongs to it, as PEM files."""
+    """A certificate (with its chain) and its key, as PEM files."""
 
     certificate: Path
     key: Path
 
     def leaf(self) -> x509.Certificate:
-        """The server's own certificate; :class:`Refused` when it cannot be used now."""
+        """The server's certificate; :class:`Refused` if it is unreadable, expired or not yet valid."""
         try:
             leaf = x509.load_pem_x509_certificates(self.certificate.read_bytes())[0]
         except OSError as error:
@@ -53,7 +53,7 @@ class Pair:
         return leaf
 
     def load(self, context: ssl.SSLContext) -> x509.Certificate:
-        """Let the context answer with this pair from now on."""
+        """Load this pair into the TLS context."""
         leaf = self.leaf()
         try:
             self.key.read_bytes()
@@ -70,13 +70,13 @@ class Pair:
         return leaf
 
     def state(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes whenever one of the files does."""
+        """A value that changes when one of the files changes."""
         found = [path.stat() for path in (self.certificate, self.key)]
         return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in found)
 
 
 def _no_password() -> str:
-    raise Refused("is encrypted, and nobody is there to type its password", field="--tls-key", fix="decrypt it")
+    raise Refused("is encrypted, and the platform cannot ask for its password", field="--tls-key", fix="decrypt it")
 
 
 def _refused(option: str, path: Path, why: str, fix: str) -> Refused:
@@ -84,10 +84,10 @@ def _refused(option: str, path: Path, why: str, fix: str) -> Refused:
 
 
 class Tls:
-    """What the server needs to speak TLS, kept up to date with the files."""
+    """The server's TLS context, kept up to date with the certificate files."""
 
     def __init__(self, pair: Pair, served: Path) -> None:
-        """``served`` is where clients of this machine find the certificate that is in use."""
+        """``served``: the file from which local clients read the certificate in use."""
         self._pair, self._served = pair, served
         self.context = server_context()
         self._seen = pair.state() if pair.certificate.exists() and pair.key.exists() else ()
@@ -100,29 +100,29 @@ class Tls:
 
     @property
     def warning(self) -> str | None:
-        """What an operator should hear of: the certificate ends soon."""
+        """A warning if the certificate expires within 14 days."""
         left = self.leaf.not_valid_after_utc - datetime.now(UTC)
         return None if left > SOON else f"the certificate expires on {self.leaf.not_valid_after_utc:%Y-%m-%d}"
 
     async def keep_fresh(self) -> None:
-        """Take a renewed pair within seconds, until cancelled; a pair that is no good leaves the one in use."""
+        """Reload a renewed pair within seconds, until cancelled; an invalid pair is not used."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            self.look()
+            await asyncio.sleep(RELOAD_EVERY_S)
+            self.reload_if_changed()
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         try:
             state = self._pair.state()
             if state == self._seen:
                 return
-            self._seen = state  # a bad one is complained about once, and looked at again when it changes
-            self._pair.load(server_context())  # tried elsewhere first: the one in use must not be harmed
+            self._seen = state  # an invalid pair is reported once, until it changes
+            self._pair.load(server_context())  # tried in a separate context first
             self.leaf = self._pair.load(self.context)
             self._serve_leaf()
         except (Refused, OSError) as error:
-            log.error("the renewed certificate cannot be used; the former one stays", error=str(error))
+            log.error("invalid renewed certificate; keeping the present one", error=str(error))
         else:
-            log.info("the certificate was renewed", until=f"{self.leaf.not_valid_after_utc:%Y-%m-%d}")
+            log.info("certificate renewed", until=f"{self.leaf.not_valid_after_utc:%Y-%m-%d}")
 
     def _serve_leaf(self) -> None:
         part = self._served.with_suffix(".part")
@@ -131,7 +131,7 @@ class Tls:
 
 
 def server_context() -> ssl.SSLContext:
-    """TLS 1.2 or newer, nothing else."""
+    """A context for TLS 1.2 or newer."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -139,22 +139,22 @@ def server_context() -> ssl.SSLContext:
 
 
 def fingerprint(leaf: x509.Certificate) -> str:
-    """How people compare certificates, and how FAIRLEAD_CA names one: ``sha256:`` and hex digits."""
+    """The certificate's fingerprint as FAIRLEAD_CA takes it: ``sha256:`` and hex digits."""
     return f"sha256:{leaf.fingerprint(hashes.SHA256()).hex()}"
 
 
 def self_signed(folder: Path, host: str) -> Pair:
-    """The home's own certificate, made on first use, and again when it has expired or does not name the host."""
+    """The home's self-signed certificate; created if missing, expiring or not valid for this host."""
     pair = Pair(folder / "certificate.pem", folder / "key.pem")
     try:
         leaf = pair.load(server_context())
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         if set(_names(host)) <= set(names) and leaf.not_valid_after_utc - datetime.now(UTC) > SOON:
             return pair
-        log.info("the platform's own certificate is made anew", until=f"{leaf.not_valid_after_utc:%Y-%m-%d}", host=host)
+        log.info("creating a new self-signed certificate", until=f"{leaf.not_valid_after_utc:%Y-%m-%d}", host=host)
     except (Refused, x509.ExtensionNotFound) as error:
-        if pair.certificate.exists():  # else there is none yet
-            log.warning("the platform's own certificate cannot be used and is made anew", error=str(error))
+        if pair.certificate.exists():  # otherwise none was created yet
+            log.warning("invalid self-signed certificate; creating a new one", error=str(error))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     secret = key.private_bytes(

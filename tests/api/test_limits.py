@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.api.limits import MEMORY, Limits, RateLimiter, TokenBucket
+from fairlead.api.limits import MAX_BUCKETS, Limits, RateLimiter, TokenBucket
 from fairlead.api.problems import TooFast
 
 
@@ -63,7 +63,7 @@ def test_one_token_s_haste_costs_another_nothing() -> None:
 def test_buckets_of_tokens_that_rest_are_forgotten() -> None:
     clock = Clock()
     limiter = RateLimiter(Limits(requests_per_s=1.0, burst=2), clock)
-    for number in range(MEMORY):
+    for number in range(MAX_BUCKETS):
         limiter.admit(f"t{number}", None)
     clock.now_s += 10.0
     limiter.admit("busy", None)
@@ -73,7 +73,7 @@ def test_buckets_of_tokens_that_rest_are_forgotten() -> None:
 def test_forgetting_frees_nobody_from_the_limit() -> None:
     clock = Clock()
     limiter = RateLimiter(Limits(requests_per_s=0.001, burst=1), clock)
-    for number in range(MEMORY + 1):
+    for number in range(MAX_BUCKETS + 1):
         limiter.admit(f"t{number}", None)
     with pytest.raises(TooFast):
         limiter.admit("t0", None)

@@ -126,7 +126,7 @@ def test_nothing_older_than_tls_1_2_is_spoken(authority: Authority, served: Path
 def test_a_renewed_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
     authority: Authority, served: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.api.tls.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("fairlead.api.tls.RELOAD_EVERY_S", 0.01)
     pair = authority.pair("server")
     tls = Tls(pair, served)
     first, renewed = fingerprint(tls.leaf), authority.pair("renewed")
@@ -140,7 +140,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
             assert await answers_with(url, first)
             shutil.copy(renewed.certificate, pair.certificate)  # without its key: not a pair, for now
             await asyncio.sleep(0)
-            tls.look()
+            tls.reload_if_changed()
             assert await answers_with(url, first)
             shutil.copy(renewed.key, pair.key)
             while not await answers_with(url, mark):

@@ -1,4 +1,4 @@
-"""Routes of data sets and lineage: versions, what a result came from, and running a job once more."""
+"""Routes of data sets: list, read and drop versions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 
 from fairlead.api.context import CONFLICT, NOT_FOUND, PROBLEMS, Platform, Query, Who, answer, answer_list
-from fairlead.api.routes.jobs import IdempotencyKey, JobRef, good_key
-from fairlead.views.datasets import DataSetDetail, DataSetView, LineageView, RerunView
+from fairlead.views.datasets import DataSetDetail, DataSetView
 
 router = APIRouter(tags=["data"], responses=PROBLEMS)
 
@@ -18,30 +17,34 @@ DataName = Annotated[str, Path(max_length=40, description="The data set's name."
 
 
 class DataQuery(Query):
-    """Whose data sets."""
+    """The tenant whose data sets are meant."""
 
-    tenant: str | None = Field(default=None, max_length=40, description="Whose; only an admin has to say so.")
+    tenant: str | None = Field(default=None, max_length=40, description="The tenant; needed only with an admin token.")
 
 
 class VersionQuery(DataQuery):
     """Which version of a data set."""
 
     version: str | None = Field(
-        default=None, min_length=6, max_length=64, pattern="^[0-9a-f]+$", description="Its hash, or how that begins."
+        default=None,
+        min_length=6,
+        max_length=64,
+        pattern="^[0-9a-f]+$",
+        description="Its hash, or the first characters.",
     )
 
 
 @router.get("/datasets", summary="List data sets", response_model=list[DataSetView], responses=NOT_FOUND)
 async def datasets(platform: Platform, who: Who, query: Annotated[DataQuery, QueryParameters()]) -> Response:
-    """The newest version of each data set, with where it is in memory. A job that loads one adds a version."""
+    """The newest version of each data set, with the nodes that hold it in memory."""
     return answer_list(await platform.datasets(who, query.tenant))
 
 
-@router.get("/datasets/{name}", summary="Look at a data set", response_model=DataSetDetail, responses=NOT_FOUND)
+@router.get("/datasets/{name}", summary="Read a data set", response_model=DataSetDetail, responses=NOT_FOUND)
 async def dataset(
     platform: Platform, who: Who, name: DataName, query: Annotated[VersionQuery, QueryParameters()]
 ) -> Response:
-    """One version (the newest, if none is named) with its manifest, all versions, and the jobs that read them."""
+    """One version (default: the newest) with its manifest, all versions, and the jobs that read them."""
     return answer(await platform.dataset(who, name, query.version, query.tenant))
 
 
@@ -51,19 +54,5 @@ async def dataset(
 async def drop_dataset(
     platform: Platform, who: Who, name: DataName, query: Annotated[VersionQuery, QueryParameters()]
 ) -> Response:
-    """Forget one version, or all; what was trained on them stays, and says what it was trained on."""
+    """Remove one version, or all. Models trained on them stay, with their lineage."""
     return answer_list(await platform.drop_dataset(who, name, query.version, query.tenant))
-
-
-@router.get("/jobs/{job}/lineage", summary="Ask where a result came from", response_model=LineageView,
-            responses=NOT_FOUND)  # fmt: skip
-async def lineage(platform: Platform, who: Who, job: JobRef) -> Response:
-    """Data set versions, recipe, blocks, code, parameters, seed, plans and nodes by generation, weights."""
-    return answer(await platform.lineage(who, job))
-
-
-@router.post("/jobs/{job}/rerun", status_code=201, summary="Run a job once more", response_model=RerunView,
-             responses=NOT_FOUND | CONFLICT)  # fmt: skip
-async def rerun(platform: Platform, who: Who, job: JobRef, key: IdempotencyKey = None) -> Response:
-    """The same code, parameters, seed and data, under the same plan where one was kept; it says what that gives."""
-    return answer(await platform.rerun(who, job, good_key(key)), 201)

@@ -1,4 +1,4 @@
-"""Routes of events: what happened, as a list or live."""
+"""Routes of events: listed or streamed."""
 
 from __future__ import annotations
 
@@ -27,29 +27,27 @@ router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS | NOT_F
 
 
 class StreamQuery(Query):
-    """From where on to listen."""
+    """Which events to read."""
 
-    after: int = Field(
-        default=0, ge=-1000, le=NEWEST, description="Only events with a greater id; -10 begins with the ten newest."
-    )
+    after: int = Field(default=0, ge=-1000, le=NEWEST, description="Only events after this id; -10: the ten newest.")
     job: str | None = Field(default=None, max_length=200, description="Only events of this job.")
 
 
 class FollowQuery(StreamQuery):
     beats: bool = Field(
         default=False,
-        description="Also say, in events `beat` without an id and at most once a second, what moved: of jobs and nodes "
-        "the fields of their views that changed, by name; `gone` lists jobs that hold no devices any more.",
+        description="Also send, at most once a second, `beat` events without an id: the changed fields of jobs and "
+        "nodes by name; `gone` lists jobs that no longer hold devices.",
     )
 
 
 class EventsQuery(StreamQuery):
-    limit: int = Field(default=100, ge=1, le=1000, description="At most so many.")
+    limit: int = Field(default=100, ge=1, le=1000, description="Maximum number of events.")
 
 
 @router.get("", summary="List events", response_model=list[EventView])
 async def events(platform: Platform, who: Who, query: Annotated[EventsQuery, QueryParameters()]) -> Response:
-    """Events that the token may see, oldest first; the last one's id is `after` of the next call."""
+    """Events visible to the token, oldest first; pass the last id as `after` to continue."""
     return answer_list(await platform.events(who, query.after, query.limit, query.job))
 
 
@@ -66,7 +64,7 @@ async def stream(
     query: Annotated[FollowQuery, QueryParameters()],
     last: LastEventId = None,
 ) -> Response:
-    """Events as they happen. A client that was cut off goes on where it was with `Last-Event-ID`."""
+    """Events as they happen. After a lost connection, `Last-Event-ID` continues the stream."""
     feed = await platform.follow_events(who, _after(last) if last else query.after, query.job)
     pulse = FollowedState(platform, who) if query.beats else None
     return streamed(request, who, _follow(feed, pulse))
@@ -75,38 +73,40 @@ async def stream(
 def _after(last: str) -> int:
     if last.isascii() and last.isdecimal() and int(last) <= NEWEST:
         return int(last)
-    raise InvalidSpec("is no event's id", field="Last-Event-ID", value=last, fix="send the last id as it came, or none")
+    raise InvalidSpec(
+        "is not an event id", field="Last-Event-ID", value=last, fix="send the last id unchanged, or none"
+    )
 
 
 class FollowedState:
-    """What one follower was told of jobs and nodes, so that it is told only what is new."""
+    """The jobs and nodes last sent to one client, so that only changes are sent."""
 
     def __init__(self, platform: service.Platform, who: Token) -> None:
         self._platform, self._who = platform, who
-        self._told: dict[str, Any] = {"jobs": {}, "nodes": {}}
+        self._sent: dict[str, Any] = {"jobs": {}, "nodes": {}}
         self._due_s = 0.0
 
     async def beat(self) -> bytes:
-        """The frame to send, empty when nothing moved or when it is not time yet."""
+        """The next `beat` event; empty if nothing changed or less than a second has passed."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return b""
         self._due_s = now_s + BEAT_S
-        before, now = self._told, await self._platform.beat(self._who)
+        before, now = self._sent, await self._platform.beat(self._who)
         if now is before:
             return b""
-        self._told = now
+        self._sent = now
         news = {kind: _changes(before[kind], now[kind]) for kind in ("jobs", "nodes")}
         gone = sorted(before["jobs"].keys() - now["jobs"].keys())
         decided = before.get("decided_s") != now["decided_s"]
         if not (news["jobs"] or news["nodes"] or gone or decided):
             return b""
-        told = {**news, "gone": gone, "decided_s": now["decided_s"]}
-        return frame(msgspec.json.encode(told, enc_hook=str), event="beat")
+        beat = {**news, "gone": gone, "decided_s": now["decided_s"]}
+        return frame(msgspec.json.encode(beat, enc_hook=str), event="beat")
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Of each entry the fields that are not as they were; of a new entry all."""
+    """The changed fields of each entry; all fields of a new entry."""
     changed = {}
     for name, fields in now.items():
         known = before.get(name, {})
@@ -120,7 +120,7 @@ async def _follow(feed: EventFeed, pulse: FollowedState | None) -> AsyncGenerato
     found = await feed.next(0.0)
     while True:
         chunk = b"".join(b"id: %d\nevent: %b\ndata: %b\n\n" % (e.id, e.kind.encode(), e.json) for e in found)
-        del found  # while a slow client reads, only what is sent is held
+        del found  # frees the events while a slow client reads
         if pulse is not None:
             chunk += await pulse.beat()
         if chunk:

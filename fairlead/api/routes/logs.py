@@ -1,4 +1,4 @@
-"""Routes of logs: what a job's workers wrote, as a list or followed live."""
+"""Routes of logs: the output of a job's workers, as a list or streamed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEMS)
 
 
 class LogsQuery(Query):
-    """Which lines to read, and whether to go on."""
+    """Which lines to read, and whether to follow."""
 
     follow: bool = Field(default=False, description="Stream as server-sent events until the job has ended.")
     worker: str | None = Field(default=None, max_length=40, description="Only this worker's lines.")
-    rank: int | None = Field(default=None, ge=0, description="Only the lines of the worker with this rank now.")
-    tail: int | None = Field(default=None, ge=0, le=LINES, description="Only so many of the last lines so far.")
+    rank: int | None = Field(default=None, ge=0, description="Only the worker that has this rank now.")
+    tail: int | None = Field(default=None, ge=0, le=LINES, description="Only the last N lines.")
 
 
-LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="Where a stream broke off.")]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The id of the last event received.")]
 
 
 @router.get(
@@ -53,7 +53,7 @@ async def logs(
     query: Annotated[LogsQuery, QueryParameters()],
     last: LastEventId = None,
 ) -> Response:
-    """What the job's workers wrote. Followed, each `line` event is one line and `end` says that no more will come."""
+    """The output of the job's workers. When followed, each `line` event is one line and `end` is the last event."""
     worker = query.worker if query.rank is None else await _worker_of(platform, who, job, query)
     reader = await platform.log(who, job, _cursor(last), worker, LINES if query.tail is None else query.tail)
     if not query.follow:
@@ -63,7 +63,7 @@ async def logs(
 
 async def _worker_of(platform: service.Platform, who: Token, job: str, query: LogsQuery) -> str:
     if query.worker is not None:
-        raise InvalidSpec("worker and rank name the same thing twice", field="rank", value=query.rank, fix="keep one")
+        raise InvalidSpec("worker and rank exclude each other", field="rank", value=query.rank, fix="keep one")
     detail = await platform.job(who, job)
     members = detail.generations[-1].members if detail.generations else []
     for member in members:
@@ -79,12 +79,12 @@ def _cursor(last: str | None) -> dict[str, int]:
     try:
         return msgspec.json.decode(last, type=dict[str, Offset])
     except msgspec.DecodeError:
-        fix = "send the id of the last event as it came, or none"
-        raise InvalidSpec("is no event of a log", field="Last-Event-ID", value=last, fix=fix) from None
+        fix = "send the id of the last event unchanged, or none"
+        raise InvalidSpec("is not the id of a log event", field="Last-Event-ID", value=last, fix=fix) from None
 
 
 async def _listed(reader: LogReader) -> AsyncGenerator[bytes, None]:
-    """All that is written by now, as one JSON list."""
+    """All lines so far, as one JSON list."""
     before = b"["
     async with aclosing(reader.written()) as pieces:
         async for piece in pieces:
@@ -101,7 +101,7 @@ async def _followed(reader: LogReader) -> AsyncGenerator[bytes, None]:
 
 
 def _frames(lines: Sequence[bytes], cursor: dict[str, int]) -> bytes:
-    """The lines as events; only the last carries the place, so that a broken stream repeats lines but loses none."""
+    """The lines as events; only the last has an id, so a broken stream may repeat lines but loses none."""
     *others, last = lines
     head = b"".join(b"event: line\ndata: %b\n\n" % line for line in others)
     return head + b"id: %b\nevent: line\ndata: %b\n\n" % (msgspec.json.encode(cursor), last)

@@ -16,23 +16,23 @@ NodeName = Annotated[str, Path(max_length=100, description="The node's name.")]
 
 @router.get("", summary="List nodes", response_model=list[NodeView])
 async def nodes(platform: Platform, who: Who) -> Response:
-    """The nodes with their state, what they can give and what is used of it."""
+    """All nodes with state, capacity and use."""
     return answer_list(await platform.nodes(who))
 
 
 @router.post("/{name}/cordon", summary="Cordon a node", response_model=NodeView, responses=NOT_FOUND | CONFLICT)
 async def cordon(platform: Platform, who: Who, name: NodeName) -> Response:
-    """Keep what runs there, start nothing new."""
+    """Start no new work on the node; running jobs continue."""
     return answer(await platform.node_action(who, name, "cordon"))
 
 
 @router.post("/{name}/uncordon", summary="Uncordon a node", response_model=NodeView, responses=NOT_FOUND | CONFLICT)
 async def uncordon(platform: Platform, who: Who, name: NodeName) -> Response:
-    """Take the node into use again after cordon or drain."""
+    """Allow work on the node again after cordon or drain."""
     return answer(await platform.node_action(who, name, "uncordon"))
 
 
 @router.post("/{name}/drain", summary="Drain a node", response_model=NodeView, responses=NOT_FOUND | CONFLICT)
 async def drain(platform: Platform, who: Who, name: NodeName) -> Response:
-    """Move away what runs there, in order and with its state; start nothing new."""
+    """Start no new work on the node and move its jobs, with their state, elsewhere."""
     return answer(await platform.node_action(who, name, "drain"))

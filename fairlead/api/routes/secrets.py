@@ -1,4 +1,4 @@
-"""Routes of secrets: values go in, and only their names come out."""
+"""Routes of secrets: values can be set but never read."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ SecretName = Annotated[
     str,
     Path(
         max_length=64,
-        description="Named like the variable that it becomes in jobs.",
+        description="Name of the secret and of its environment variable in jobs.",
         json_schema_extra={"pattern": SECRET_PATTERN},
     ),
 ]
 
 
 class SecretQuery(Query):
-    """Whose secrets."""
+    """The tenant whose secrets are meant."""
 
-    tenant: str | None = Field(default=None, max_length=40, description="Whose; only an admin has to say so.")
+    tenant: str | None = Field(default=None, max_length=40, description="The tenant; needed only with an admin token.")
 
 
 Whose = Annotated[SecretQuery, QueryParameters()]
 
 
 class SecretSpec(Spec):
-    """A secret's value, which is never shown again."""
+    """A secret's value, which cannot be read again."""
 
     value: str = Field(min_length=SHORTEST_SECRET, max_length=LONGEST_SECRET)
 
 
 @router.get("", summary="List secrets", response_model=list[SecretView], responses=NOT_FOUND)
 async def secrets(platform: Platform, who: Who, query: Whose) -> Response:
-    """The names of the tenant's secrets, with who changed each when; never a value."""
+    """Names of the tenant's secrets with their last change, without values."""
     return answer_list(await platform.secrets(who, query.tenant))
 
 
@@ -66,22 +66,22 @@ async def secrets(platform: Platform, who: Who, query: Whose) -> Response:
     openapi_extra=body_of(SecretSpec),
 )
 async def set_secret(request: Request, platform: Platform, who: Who, name: SecretName, query: Whose) -> Response:
-    """Keep a value, encrypted, under this name; jobs that list the name in `secrets` get it as a variable."""
+    """Store an encrypted value; jobs that list its name in `secrets` get it as an environment variable."""
     return answer(await platform.set_secret(who, name, _value(await read_json(request)), query.tenant))
 
 
 @router.delete("/{name}", status_code=204, response_class=Response, summary="Remove a secret", responses=NOT_FOUND)
 async def remove_secret(platform: Platform, who: Who, name: SecretName, query: Whose) -> Response:
-    """Forget the secret. Jobs that run keep it until they end; one that asks for it later fails and says why."""
+    """Remove the secret. Running jobs keep it until they end; later jobs that need it fail with this reason."""
     await platform.remove_secret(who, name, query.tenant)
     return Response(status_code=204)
 
 
 def _value(body: Any) -> str:
-    """Read by hand: the usual complaints repeat the value that they complain about."""
+    """Parsed by hand, because validation errors would repeat the secret value."""
     fix = 'send {"value": "..."}'
     if not isinstance(body, dict) or not isinstance(body.get("value"), str):
-        raise InvalidSpec("is no object with a text as its value", field="body", fix=fix)
+        raise InvalidSpec("is not an object with a text value", field="body", fix=fix)
     others = sorted(map(str, body.keys() - {"value"}))
     if others:
         raise InvalidSpec("is not a field of a secret", field=others[0][:100], fix=fix)

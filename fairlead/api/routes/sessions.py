@@ -1,4 +1,4 @@
-"""Routes of sessions: the page exchanges a token for a cookie that no script can read."""
+"""Routes of sessions: the web page exchanges a token for a cookie that scripts cannot read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/session", tags=["sessions"], responses=PROBLEMS)
 
 
 class SessionSpec(Spec):
-    """A login: the token that the session shall stand for."""
+    """A login with a token."""
 
     token: Annotated[str, Field(min_length=1, max_length=512)]
 
@@ -31,7 +31,7 @@ class SessionSpec(Spec):
     openapi_extra=body_of(SessionSpec),
 )
 async def log_in(request: Request, platform: Platform) -> Response:
-    """Exchange a token for a cookie that is good for twelve hours at most; attempts are limited per address."""
+    """Exchange a token for a session cookie, valid for at most twelve hours. Attempts are limited per address."""
     cookies.require_our_origin(request, needed=False)
     shared, address = context(request), request.client.host if request.client else ""
     shared.logins.attempt(address)
@@ -46,15 +46,15 @@ async def log_in(request: Request, platform: Platform) -> Response:
     return response
 
 
-@router.get("", summary="Ask who is logged in", response_model=WhoAmI)
+@router.get("", summary="Read the session", response_model=WhoAmI)
 async def session(platform: Platform, who: Who) -> Response:
-    """Role and tenant of the session, or 401 when there is none."""
+    """Role and tenant of the session, or 401 without one."""
     return answer(await platform.whoami(who))
 
 
 @router.delete("", status_code=204, response_class=Response, summary="Log out")
 async def log_out(request: Request, platform: Platform, who: Who) -> Response:
-    """End the session and take its cookie back; a token that was sent as such stays as it is."""
+    """End the session and delete its cookie; a token in the header stays valid."""
     secret = cookies.session_secret(request)
     if secret is not None:
         await platform.close_session(who, secret)

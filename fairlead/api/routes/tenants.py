@@ -1,8 +1,7 @@
-"""Routes of tenants and of their tokens."""
+"""Routes of tenants."""
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -21,19 +20,17 @@ from fairlead.api.context import (
     read_json,
     read_spec,
 )
-from fairlead.control.records import Role
 from fairlead.errors import InvalidSpec, NotFound
-from fairlead.specs import Budget, ByType, Name, Policy, Seconds, Sla, Spec, TenantSpec, parse_tenant
-from fairlead.views.jobs import NewTenant, NewToken, TenantView, TokenView
+from fairlead.specs import Budget, ByType, Name, Policy, Sla, Spec, TenantSpec, parse_tenant
+from fairlead.views.jobs import NewTenant, TenantView
 
 router = APIRouter(responses=PROBLEMS)
 
 TenantName = Annotated[str, Path(max_length=40, description="The tenant's name.")]
-TokenId = Annotated[str, Path(max_length=100, description="The token's id, not its secret.")]
 
 
 class TenantChange(Spec):
-    """What of a tenant is to change; what is not named stays. A quota, budget or parent of null takes it away."""
+    """Changes of a tenant; omitted fields stay. A quota, budget or parent of null removes it."""
 
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     quota: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -43,15 +40,6 @@ class TenantChange(Spec):
     parent: Name | None = None
     guarantee: ByType = Field(default_factory=dict, max_length=64)
     most: ByType = Field(default_factory=dict, max_length=64)
-
-
-class TokenSpec(Spec):
-    """A token to make."""
-
-    tenant: Name | None = None  # None: the tenant of the token that asks
-    role: Role = Role.MEMBER
-    label: str = Field(default="", max_length=100)
-    expires_s: Annotated[Seconds, Field(gt=0)] | None = None  # seconds from now; None: never
 
 
 @router.post(
@@ -64,21 +52,21 @@ class TokenSpec(Spec):
     openapi_extra=body_of(TenantSpec),
 )
 async def create_tenant(request: Request, platform: Platform, who: Who) -> Response:
-    """Make a tenant and its first token, whose secret is shown only here."""
+    """Create a tenant and its first token, whose secret is shown only here."""
     return answer(await platform.create_tenant(who, parse_tenant(await read_json(request))), 201)
 
 
 @router.get("/tenants", tags=["tenants"], summary="List tenants", response_model=list[TenantView])
 async def tenants(platform: Platform, who: Who) -> Response:
-    """The tenants that the token may see, with what each is entitled to and what it holds now."""
+    """Tenants visible to the token, with entitlement and devices in use."""
     return answer_list(await platform.tenants(who))
 
 
 @router.get(
-    "/tenants/{name}", tags=["tenants"], summary="Look at a tenant", response_model=TenantView, responses=NOT_FOUND
+    "/tenants/{name}", tags=["tenants"], summary="Read a tenant", response_model=TenantView, responses=NOT_FOUND
 )
 async def tenant(platform: Platform, who: Who, name: TenantName) -> Response:
-    """One tenant, if the token may see it."""
+    """One tenant, if visible to the token."""
     for view in await platform.tenants(who):
         if view.name == name:
             return answer(view)
@@ -94,7 +82,7 @@ async def tenant(platform: Platform, who: Who, name: TenantName) -> Response:
     openapi_extra=body_of(TenantChange),
 )
 async def update_tenant(request: Request, platform: Platform, who: Who, name: TenantName) -> Response:
-    """Change its shares and limits, default SLA, policy or budget; the next round of decisions goes by it."""
+    """Change shares, limits, default SLA, policy or budget; effective from the next scheduling round."""
     change = await read_spec(request, TenantChange)
     changes: dict[str, Any] = {field: getattr(change, field) for field in change.model_fields_set}
     if not changes:
@@ -110,31 +98,3 @@ async def update_tenant(request: Request, platform: Platform, who: Who, name: Te
     if change.budget is not None:
         changes["budget"] = change.budget.model_dump(mode="json")
     return answer(await platform.update_tenant(who, name, changes))
-
-
-@router.post(
-    "/tokens",
-    tags=["tokens"],
-    status_code=201,
-    summary="Make a token",
-    response_model=NewToken,
-    responses=BODY | NOT_FOUND | CONFLICT,
-    openapi_extra=body_of(TokenSpec),
-)
-async def create_token(request: Request, platform: Platform, who: Who) -> Response:
-    """Make a token with a role of at most one's own; its secret is shown only here."""
-    spec = await read_spec(request, TokenSpec)
-    expires_s = None if spec.expires_s is None else time.time() + spec.expires_s  # the platform keeps points in time
-    return answer(await platform.create_token(who, spec.tenant, spec.role.value, spec.label, expires_s), 201)
-
-
-@router.get("/tokens", tags=["tokens"], summary="List tokens", response_model=list[TokenView])
-async def tokens(platform: Platform, who: Who) -> Response:
-    """The tokens that the token may see, without their secrets."""
-    return answer_list(await platform.tokens(who))
-
-
-@router.delete("/tokens/{id}", tags=["tokens"], summary="Revoke a token", response_model=TokenView, responses=NOT_FOUND)
-async def revoke_token(platform: Platform, who: Who, id: TokenId) -> Response:
-    """From now on the token opens nothing; its streams end within seconds."""
-    return answer(await platform.revoke_token(who, id))

@@ -1,4 +1,4 @@
-"""Routes of the platform as a whole: health, who one is, the report, metrics, shutdown."""
+"""Routes of the platform: health, identity, report, shares, metrics, shutdown."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ open_router = APIRouter(tags=["platform"])  # outside /api/v1, where probes and 
 
 
 class SharesQuery(Query):
-    """Which stretch of time to look at."""
+    """Which period to read."""
 
     window_s: float = Field(default=3600.0, ge=60.0, le=31 * 86400.0, description="Seconds back from now.")
-    points: int = Field(default=120, ge=2, le=1000, description="So many evenly long intervals.")
+    points: int = Field(default=120, ge=2, le=1000, description="Number of equal intervals.")
 
 
 @router.get("/shares", summary="Read shares over time", response_model=SharesView)
 async def shares(platform: Platform, who: Who, query: Annotated[SharesQuery, QueryParameters()]) -> Response:
-    """Devices that each tenant held, against what it was entitled to; a tenant sees its own line."""
+    """Devices in use and entitlement per tenant over time; a tenant sees only its own."""
     return answer(await platform.shares(who, query.window_s, query.points))
 
 
@@ -39,14 +39,13 @@ async def report(platform: Platform, who: Who) -> Response:
     return answer(await platform.report(who))
 
 
-@router.get("/state", summary="Read what decisions are made by", response_model=StateView)
+@router.get("/state", summary="Read the scheduler's state", response_model=StateView)
 async def state(platform: Platform, who: Who) -> Response:
-    """Nodes, tenants and jobs as the policy sees them now, to be played forward elsewhere (fairlead what-if); for an
-    admin, as it tells about everybody."""
+    """Nodes, tenants and jobs as the policy sees them, for simulation (fairlead what-if). Needs an admin token."""
     return answer(await platform.state(who))
 
 
-@router.get("/whoami", summary="Ask who one is", response_model=WhoAmI)
+@router.get("/whoami", summary="Read the token's role", response_model=WhoAmI)
 async def whoami(platform: Platform, who: Who) -> Response:
     """Role and tenant of the token."""
     return answer(await platform.whoami(who))
@@ -54,19 +53,19 @@ async def whoami(platform: Platform, who: Who) -> Response:
 
 @router.post("/shutdown", status_code=202, summary="Stop the platform", response_model=dict[str, str])
 async def shutdown(platform: Platform, who: Who) -> Response:
-    """Stop the platform in order; for an admin. Jobs that run go on when it comes up again."""
+    """Stop the platform; needs an admin token. Running jobs resume when it starts again."""
     await platform.shutdown(who)
     return _json({"status": "stopping"}, 202)
 
 
 @open_router.get(
     "/healthz",
-    summary="Ask whether it works",
+    summary="Check health",
     response_model=dict[str, Any],
-    responses={503: {"description": "It does not lead, or is not well; the body says which."}},
+    responses={503: {"description": "Not the leader, or unhealthy; the body has the details."}},
 )
 async def health(platform: Platform) -> Response:
-    """Needs no token: whether the platform is up and leads."""
+    """Whether the platform is up and leads; needs no token."""
     state = await platform.health()
     return _json(state, 200 if state.get("status") == "ok" else 503)
 
@@ -78,7 +77,7 @@ async def health(platform: Platform) -> Response:
     responses=PROBLEMS | {200: {"content": {PROMETHEUS: {}}, "description": "In Prometheus' text format."}},
 )
 async def prometheus(platform: Platform, who: Scraper) -> Response:
-    """Gauges and counters of all tenants, so for the token of a scraper or an admin only."""
+    """Gauges and counters of all tenants; needs a scraper or admin token."""
     require_scraper(who)
     return Response(await platform.prometheus(), headers={"Content-Type": PROMETHEUS})
 
