@@ -1,4 +1,4 @@
-"""Everything that can go wrong for a user: one tree, each with a machine code, an HTTP status and an exit code."""
+"""All errors that users see: one exception tree with machine codes, HTTP statuses and exit codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 
 class FairleadError(Exception):
-    """Base of all errors that a user may see: one line that names the field, the value and the fix."""
+    """Base of all errors for users: a one-line message with the field, the value and the fix."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -33,7 +33,7 @@ class FairleadError(Exception):
 
     @classmethod
     def from_problem(cls, document: dict[str, Any]) -> FairleadError:
-        """The error that a problem document describes, so that a client raises what the server meant."""
+        """The exception for a problem document, so that clients raise the server's error."""
         kind = _BY_CODE.get(str(document.get("code", "")), FairleadError)
         detail = str(document.get("detail") or document.get("title") or "the platform answered with an error")
         return kind(detail, field=document.get("field"), value=document.get("value"), fix=document.get("fix"))
@@ -43,25 +43,25 @@ class FairleadError(Exception):
 
 
 class InvalidSpec(FairleadError):
-    """What was written cannot be understood: unknown field, wrong type, contradiction."""
+    """Invalid input: unknown field, wrong type, contradiction."""
 
     code, status, exit_code = "invalid-spec", 422, 2
 
 
 class TrainingFailed(FairleadError):
-    """The training itself went wrong, in a way that trying again would repeat: the loss is no number any more."""
+    """The training failed in a way that a retry would repeat, such as a NaN loss."""
 
     code, status, exit_code = "training-failed", 422, 100
 
 
 class Refused(FairleadError):
-    """Understood, but this platform will not do it: impossible request, quota, policy."""
+    """Valid, but refused by this platform: impossible request, quota, policy."""
 
     code, status, exit_code = "refused", 409, 4
 
 
 class OverBudget(Refused):
-    """The tenant's budget is used up; the fix says when it will be possible."""
+    """The tenant's budget is used up; the fix says when it resets."""
 
     code = "over-budget"
 
@@ -79,7 +79,7 @@ class Forbidden(FairleadError):
 
 
 class Conflict(FairleadError):
-    """The same key or name already stands for something else."""
+    """The key or name is already used for something else."""
 
     code, status, exit_code = "conflict", 409, 4
 
@@ -93,13 +93,13 @@ class RateLimited(FairleadError):
 
 
 class Unavailable(FairleadError):
-    """The platform cannot be reached or does not lead at the moment; trying again later may help."""
+    """The platform cannot be reached or is not the leader at the moment; a retry may help."""
 
     code, status, exit_code = "unavailable", 503, 1
 
 
 class LostLeadership(Unavailable):
-    """Another control plane leads now: this one may neither write nor command."""
+    """Another control plane is the leader now, so this one may neither write nor command agents."""
 
     code = "lost-leadership"
 

@@ -1,4 +1,4 @@
-"""What a free-form value may be: small JSON that every store, process and reader of the platform can hold."""
+"""Bounds on free-form JSON values (depth, size, integers) that every store and process can hold."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 DEEPEST = 64
-"""So many lists and mappings may lie inside each other."""
+"""Maximum nesting of lists and mappings."""
 LONGEST_KEY = 255
 LARGEST = 1 << 20
-"""Characters of all texts, and eight for each number, list, mapping and key: about the bytes of the JSON."""
+"""Maximum size: characters of all texts plus 8 per number, list, mapping and key; about the JSON's bytes."""
 INTEGERS = range(-(1 << 63), 1 << 63)
-"""Whole numbers that the wire between processes and every database can hold."""
+"""Integers that every database and wire format can hold."""
 
 _ODD = re.compile(r"[^\w.-]")
 _SHOWN_PARTS = 6
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be taken: where it lies, what is wrong with it, and what to do."""
+    """A refused value: its path, the problem and the fix."""
 
     def __init__(self, path: tuple[str, ...], what: str, fix: str) -> None:
         self.path, self.what, self.fix = _shown(path), what, fix
@@ -28,7 +28,7 @@ class InvalidValue(ValueError):
 
 
 def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) -> None:
-    """Raise :class:`InvalidValue` for what is too deep, too large, or no number of 64 bits. What is no JSON passes."""
+    """Raise :class:`InvalidValue` for values too deep or large, or integers beyond 64 bits. Accepts non-JSON types."""
     size = 0
     pending: list[tuple[Any, tuple[str, ...], int]] = [(value, (), 1)]
     while pending:
@@ -36,13 +36,13 @@ def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) 
         if isinstance(each, str):
             size += len(each)
         elif isinstance(each, int) and each not in INTEGERS:
-            raise InvalidValue(path, "is a whole number of more than 64 bits", "write it as text")
+            raise InvalidValue(path, "is an integer of more than 64 bits", "write it as text")
         elif isinstance(each, float) and not math.isfinite(each):
             raise InvalidValue(path, "is not a finite number", "write a number, or text")
         elif isinstance(each, Mapping | list | tuple):
             if depth > deepest:
-                fix = "send it flatter, or as a file with the code"
-                raise InvalidValue(path, f"is nested more than {deepest} deep", fix)
+                fix = "flatten it, or upload it as a file with the code"
+                raise InvalidValue(path, f"is nested more than {deepest} levels deep", fix)
             inner = each.items() if isinstance(each, Mapping) else enumerate(each)
             for key, part in inner:
                 if isinstance(key, str):
@@ -52,9 +52,9 @@ def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) 
                 pending.append((part, (*path, str(key)) if depth <= _SHOWN_PARTS else path, depth + 1))
         size += 8
         if largest is not None and size > largest:
-            raise InvalidValue((), f"is larger than {largest} bytes in all", "send it as a file with the code")
+            raise InvalidValue((), f"is larger than {largest} bytes in total", "upload it as a file with the code")
 
 
 def _shown(path: tuple[str, ...]) -> str:
-    """Where it lies, in one word of bounded length."""
+    """The path as one word of bounded length."""
     return ".".join(_ODD.sub("_", part)[:40] or "_" for part in path)

@@ -1,4 +1,4 @@
-"""What is wrong with a spec, in words for a person: the field, the value and the fix."""
+"""Turns validation errors of specs into messages with the field, the value and the fix."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SECRET_PATTERN = r"^[A-Z_][A-Z0-9_]{0,63}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][\w.:/-]{0,62}$"
 DATA_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?(@[0-9a-f]{6,64})?$"
 
-_UNION_PARTS = ("class_", "datetime", "timedelta", "[key]")  # pydantic's own path elements, which nobody wrote
+_UNION_PARTS = ("class_", "datetime", "timedelta", "[key]")  # path elements added by pydantic
 _OWN_FIELD = re.compile(r"^([^\s:]+): (.+)$")
-_Words = Callable[[Any, Mapping[str, Any]], tuple[str, str]]  # value and context -> what is wrong, what to do
+_MessageOf = Callable[[Any, Mapping[str, Any]], tuple[str, str]]  # value, context -> problem, fix
 
 
 def invalid(error: ValidationError, kind: type[BaseModel], source: str | None = None) -> InvalidSpec:
-    """The first thing that is wrong, as one line for a person."""
+    """The first validation error as an :class:`InvalidSpec`."""
     first = error.errors(include_url=False)[0]
     parts = [str(part)[: json_values.LONGEST_KEY] for part in first["loc"] if part not in _UNION_PARTS]
     value, context = first.get("input"), first.get("ctx", {})
@@ -33,11 +33,11 @@ def invalid(error: ValidationError, kind: type[BaseModel], source: str | None = 
     elif first["type"] == "missing":
         message, fix, value = "is required", f"add {'.'.join(parts)}: ...", None
     elif first["type"] in ("value_error", "assertion_error"):
-        message, fix, parts, value = _own_words(str(context.get("error", first["msg"])), parts, value)
+        message, fix, parts, value = _split_own_message(str(context.get("error", first["msg"])), parts, value)
     elif first["type"] in ("model_type", "model_attributes_type"):
         message, fix = "is not a mapping of fields", f"use the fields {', '.join(_fields(kind, parts))}"
-    elif first["type"] in _WORDS:
-        message, fix = _WORDS[first["type"]](value, context)
+    elif first["type"] in _MESSAGES:
+        message, fix = _MESSAGES[first["type"]](value, context)
     else:
         message, fix = str(first["msg"]), "see docs/jobs.md for the fields"
     if first["type"] != "extra_forbidden" and _plain(value):
@@ -47,8 +47,8 @@ def invalid(error: ValidationError, kind: type[BaseModel], source: str | None = 
     return InvalidSpec(message, field=f"{prefix}{field}", value=_sendable(value), fix=fix)
 
 
-def _own_words(text: str, parts: list[str], value: Any) -> tuple[str, str, list[str], Any]:
-    """Our validators say ``[field: ]what is wrong; what to do``; the field is said where pydantic cannot know it."""
+def _split_own_message(text: str, parts: list[str], value: Any) -> tuple[str, str, list[str], Any]:
+    """Splits the message of our own validators, ``[field: ]problem; fix``."""
     named = _OWN_FIELD.match(text)
     if named is not None:
         parts, text, value = [*parts, named[1]], named[2], None
@@ -61,49 +61,49 @@ def _pattern(value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
     if pattern == SECRET_PATTERN:
         return "is not the name of a secret", "use capital letters, digits and _, such as API_KEY"
     if pattern == DATA_PATTERN:
-        return "is no data set", "write its name, such as bank, or one of its versions, such as bank@3f2a9c"
+        return "is not a data set", "write its name, such as bank, or a version, such as bank@3f2a9c"
     if pattern == PLACE_PATTERN:
         return "is not the name of a place", "use a zone, rack, label or node that fairlead nodes --json shows"
     if pattern != NAME_PATTERN:
-        return "is not the hash of a bundle", "leave it out: submitting packs the folder and fills it in"
+        return "is not the hash of a bundle", "remove it: submitting packs the folder and sets it"
     rule = "use 1 to 40 lower-case letters, digits and hyphens"
     proposed = re.sub(r"[^a-z0-9]+", "-", str(value).lower())[:40].strip("-")
     return "is not a name", f"{rule}, such as {proposed or 'my-job'}"
 
 
-def _says(message: str, fix: str) -> _Words:
-    """Words with the limits of the context filled in."""
+def _message(message: str, fix: str) -> _MessageOf:
+    """A message and fix with the limits from pydantic's context filled in."""
     return lambda value, context: (message.format(**context), fix.format(**context))
 
 
 def _text(value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    written = str(value).lower() if isinstance(value, bool) else value  # as it stands in YAML
+    written = str(value).lower() if isinstance(value, bool) else value  # as written in YAML
     return "is not text", f'put it in quotes: "{written}"' if _plain(value) else "write text"
 
 
-_WORDS: Mapping[str, _Words] = {
+_MESSAGES: Mapping[str, _MessageOf] = {
     "string_pattern_mismatch": _pattern,
     "string_type": _text,
-    "string_too_long": _says("is longer than {max_length} characters", "shorten it"),
-    "too_long": _says("has more than {max_length} entries", "keep at most {max_length}"),
-    "dict_type": _says("is not a mapping", "write one line per entry, like key: value"),
-    "list_type": _says("is not a list", "write it in brackets, like [python, train.py]"),
-    "enum": _says("is none of {expected}", "write one of them"),
-    "literal_error": _says("is not {expected}", "write {expected}"),
-    "greater_than": _says("is too small", "use more than {gt:g}"),
-    "greater_than_equal": _says("is too small", "use at least {ge:g}"),
-    "less_than": _says("is too large", "use less than {lt:.15g}"),
-    "less_than_equal": _says("is too large", "use at most {le:.15g}"),
-    "int_parsing_size": _says("is too large", "write a smaller number"),
-    "int_type": _says("is not a whole number", "write a whole number without quotes, such as 2"),
-    "int_parsing": _says("is not a whole number", "write a whole number, such as 2"),
-    "int_from_float": _says("is not a whole number", "write a whole number, such as 2"),
-    "float_type": _says("is not a number", "write a number, such as 0.5"),
-    "float_parsing": _says("is not a number", "write a number, such as 0.5"),
-    "finite_number": _says("is not a finite number", "write a number, such as 0.5"),
-    "invalid_key": _says("is not the name of a field", "write names of fields as text"),
+    "string_too_long": _message("is longer than {max_length} characters", "shorten it"),
+    "too_long": _message("has more than {max_length} entries", "keep at most {max_length}"),
+    "dict_type": _message("is not a mapping", "write one line per entry, like key: value"),
+    "list_type": _message("is not a list", "write it in brackets, like [python, train.py]"),
+    "enum": _message("is not one of {expected}", "use one of them"),
+    "literal_error": _message("is not {expected}", "write {expected}"),
+    "greater_than": _message("is too small", "use more than {gt:g}"),
+    "greater_than_equal": _message("is too small", "use at least {ge:g}"),
+    "less_than": _message("is too large", "use less than {lt:.15g}"),
+    "less_than_equal": _message("is too large", "use at most {le:.15g}"),
+    "int_parsing_size": _message("is too large", "write a smaller number"),
+    "int_type": _message("is not a whole number", "write a whole number without quotes, such as 2"),
+    "int_parsing": _message("is not a whole number", "write a whole number, such as 2"),
+    "int_from_float": _message("is not a whole number", "write a whole number, such as 2"),
+    "float_type": _message("is not a number", "write a number, such as 0.5"),
+    "float_parsing": _message("is not a number", "write a number, such as 0.5"),
+    "finite_number": _message("is not a finite number", "write a number, such as 0.5"),
+    "invalid_key": _message("is not the name of a field", "write names of fields as text"),
 } | {
-    kind: _says("is neither a time nor a duration", "write it like 2h, 30m or 2030-01-31T12:00:00Z")
+    kind: _message("is neither a time nor a duration", "write it like 2h, 30m or 2030-01-31T12:00:00Z")
     for kind in (
         "datetime_type", "datetime_parsing", "datetime_from_date_parsing", "datetime_object_invalid",
         "time_delta_type", "time_delta_parsing",
@@ -119,7 +119,7 @@ def _nearest(name: str, fields: Sequence[str]) -> str:
 
 def _plain(value: Any) -> bool:
     if isinstance(value, int):
-        return value in json_values.INTEGERS  # Python does not even write down a number of 5,000 digits
+        return value in json_values.INTEGERS  # Python refuses to print integers of 5,000 digits
     return isinstance(value, str | float)
 
 
@@ -129,7 +129,7 @@ def _short(value: Any) -> str:
 
 
 def _sendable(value: Any) -> Any:
-    """The value as a problem document can carry it: JSON has neither NaN nor infinity."""
+    """The value for a problem document; NaN and infinity become text, which JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if _plain(value) else None

@@ -10,7 +10,7 @@ from fairlead.agent.protocol import Capabilities
 from fairlead.control.startup_hints import startup_hints
 from fairlead.data_folder import CLOSED, VARIABLE, advice, covers
 from fairlead.errors import InvalidSpec
-from fairlead.sdk.dataset_loads import loading
+from fairlead.sdk.dataset_loads import loading_job
 from fairlead.training.loading import describe
 
 ASKS = "FAIRLEAD_DATA (/data) is not granted to vision: fairlead tenant update vision --grant /data"
@@ -76,6 +76,6 @@ def test_a_file_of_one_s_own_data_folder_goes_along_unless_the_platform_s_tenant
 ) -> None:
     (tmp_path / "table.csv").write_text("a\n1\n")
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    assert loading(tmp_path / "table.csv", "d").spec.params["source"] == "table.csv"
-    seen = loading(tmp_path / "table.csv", "d", folders=[str(tmp_path)])
+    assert loading_job(tmp_path / "table.csv", "d").spec.params["source"] == "table.csv"
+    seen = loading_job(tmp_path / "table.csv", "d", folders=[str(tmp_path)])
     assert seen.spec.params["source"] == str(tmp_path / "table.csv")

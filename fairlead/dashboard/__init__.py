@@ -1,4 +1,4 @@
-"""The page: what a browser gets at ``/``, served as it lies here, with no build step and nothing from elsewhere."""
+"""Serves the web page at ``/``: static files without a build step and without other origins."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ async def _index(request: Request) -> FileResponse:
 
 
 def install(app: Starlette) -> None:
-    """Serve the page at ``/`` and its parts below ``/ui/``.
+    """Serve the page at ``/`` and its files below ``/ui/``.
 
-    Not the whole at ``/``: that would answer for every path and method that no route has.
+    Mounting the files at ``/`` would answer every unknown path and method.
     """
     app.add_route("/", _index, methods=["GET"], include_in_schema=False)
     app.mount("/ui", StaticFiles(directory=STATIC), name="ui")

@@ -1,1 +1,1 @@
-"""The Python door: find a platform, hand it work, follow it; the same verbs as the command line."""
+"""The Python client: finds a platform, submits jobs and follows them, with the verbs of the command line."""

@@ -1,4 +1,4 @@
-"""A job's code as one content-hashed archive: the same folder gives the same hash, whoever packs it and whenever."""
+"""Packs a job's code into an archive named by its hash; equal folders give equal hashes on every machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IGNORED = (
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A packed folder. ``files`` are the names inside, in the order in which they were packed."""
+    """A packed folder. ``files`` are the packed names, in order."""
 
     digest: str  # sha256:...
     bytes: bytes
@@ -41,9 +41,9 @@ def pack(
     limit_bytes: int = LIMIT_BYTES,
     home: Path | None = None,
 ) -> Bundle:
-    """The folder (None: nothing but ``extra``) as a bundle, without what the ignore file and good sense leave out.
+    """Pack the folder (None: only ``extra``), without files ignored by .fairleadignore or by default.
 
-    The limit counts the files before compression, so that it does not depend on what is in them.
+    The limit applies to the size before compression, so that it does not depend on the content.
     """
     root = folder.absolute() if folder is not None else None
     paths = sorted(_walk(root, home or default_home())) if root is not None else []
@@ -52,7 +52,7 @@ def pack(
         _check_size(root, paths, sum(map(len, added.values())), limit_bytes)
     archive = io.BytesIO()
     names: list[str] = []
-    # Neither the time nor the name of the archive goes into its header: both would change the hash.
+    # No time and no name in the header: both would change the hash.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=archive, compresslevel=6, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as tar,
@@ -70,9 +70,9 @@ def pack(
 
 def _walk(root: Path, home: Path) -> Iterator[str]:
     if root.exists() and not root.is_dir():
-        raise InvalidSpec(f"{root} is a file", field="folder", value=str(root), fix="name the folder that it lies in")
+        raise InvalidSpec(f"{root} is a file", field="folder", value=str(root), fix="name the folder that contains it")
     if not root.is_dir():
-        raise NotFound(f"there is no folder {root}", field="folder", fix="name the folder that holds the code")
+        raise NotFound(f"folder {root} does not exist", field="folder", fix="name the folder with the code")
     pending: list[tuple[PurePosixPath, ignore_files.Rules]] = [(PurePosixPath(), ())]
     while pending:
         inside, rules = pending.pop()
@@ -84,7 +84,7 @@ def _walk(root: Path, home: Path) -> Iterator[str]:
         for entry in entries:
             name = inside / entry.name
             folder = entry.is_dir(follow_symlinks=False)
-            if ignore_files.left_out(name, folder, rules) or (entry.is_dir() and _foreign(Path(entry.path), home)):
+            if ignore_files.is_ignored(name, folder, rules) or (entry.is_dir() and _foreign(Path(entry.path), home)):
                 continue
             yield name.as_posix()
             if folder:
@@ -92,7 +92,7 @@ def _walk(root: Path, home: Path) -> Iterator[str]:
 
 
 def _foreign(folder: Path, home: Path) -> bool:
-    """A virtual environment by any name, or a platform's own home with everybody's data in it; also behind a link."""
+    """True for a virtual environment of any name and for the platform's home, also through a link."""
     return (folder / "pyvenv.cfg").exists() or folder.resolve() == home.resolve()
 
 
@@ -108,10 +108,10 @@ def _check_size(root: Path, names: list[str], added_bytes: int, limit_bytes: int
     largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
     listed = ", ".join(f"{name} ({_megabytes(sizes[name])})" for name in largest)
     raise TooLarge(
-        f"{root.name}: {_megabytes(total)} in {len(sizes)} files is more than the {_megabytes(limit_bytes)} "
-        f"of a bundle; largest: {listed}",
+        f"{root.name}: {_megabytes(total)} in {len(sizes)} files exceeds the limit of {_megabytes(limit_bytes)} "
+        f"for a bundle; largest: {listed}",
         field="folder",
-        fix=f"name what the job does not need in {IGNORE_FILE}, or choose a smaller folder with --folder",
+        fix=f"exclude files that the job does not need in {IGNORE_FILE}, or choose a smaller folder with --folder",
     )
 
 
@@ -130,33 +130,35 @@ def _add(tar: tarfile.TarFile, root: Path, name: str) -> None:
             mode = 0o755 if status.st_mode & 0o111 else 0o644
             tar.addfile(_header(name, tarfile.REGTYPE, mode, len(data)), io.BytesIO(data))
         else:
-            raise InvalidSpec("is neither a file nor a folder", field=name, fix=f"name it in {IGNORE_FILE}")
+            raise InvalidSpec("is neither a file nor a folder", field=name, fix=f"exclude it in {IGNORE_FILE}")
     except OSError as error:
         raise _unreadable(name, error) from None
 
 
 def _header(name: str, kind: bytes, mode: int, size: int = 0) -> tarfile.TarInfo:
-    header = tarfile.TarInfo(name)  # owner 0, time 0: nothing of the machine that packs
+    header = tarfile.TarInfo(name)  # owner 0, time 0: independent of the packing machine
     header.type, header.mode, header.size = kind, mode, size
     return header
 
 
 def _target(root: Path, link: Path, name: str) -> str:
-    """Where a link inside the bundle points, relative to it. One that leaves the folder would open other files."""
+    """The relative target of a link. Links out of the folder are refused: they would open other files."""
     inside = root.resolve()
     reached = link.resolve()
     if not reached.is_relative_to(inside):
         raise InvalidSpec(
             f"is a link to {link.readlink()}, outside of the folder",
             field=name,
-            fix=f"copy what it points to into the folder, or name the link in {IGNORE_FILE}",
+            fix=f"copy its target into the folder, or exclude the link in {IGNORE_FILE}",
         )
     return os.path.relpath(reached, link.parent.resolve())
 
 
 def _unreadable(name: str, error: OSError) -> InvalidSpec:
     return InvalidSpec(
-        f"cannot be packed: {error.strerror or error}", field=name, fix=f"make it readable, or name it in {IGNORE_FILE}"
+        f"cannot be packed: {error.strerror or error}",
+        field=name,
+        fix=f"make it readable, or exclude it in {IGNORE_FILE}",
     )
 
 

@@ -1,4 +1,4 @@
-"""The platform in Python: one client with the verbs of the command line, for scripts and notebooks."""
+"""The Python client: the verbs of the command line, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from fairlead.views.jobs import (
 )  # fmt: skip
 from fairlead.views.reports import Report
 
-if TYPE_CHECKING:  # packing and checking are imported by those who hand something over
+if TYPE_CHECKING:  # imported only by the methods that submit
     from fairlead.sdk.requests import Request, What
     from fairlead.specs import TenantSpec
 
@@ -47,7 +47,7 @@ V = TypeVar("V", bound=View)
 
 
 class Client(DataVerbs, PipelineVerbs):
-    """A platform, found by arguments, ``FAIRLEAD_URL`` and ``FAIRLEAD_TOKEN``, or the profile in its home."""
+    """A client of the platform named by arguments, ``FAIRLEAD_URL`` and ``FAIRLEAD_TOKEN``, or the home's profile."""
 
     def __init__(
         self, url: str | None = None, token: str | None = None, home: str | Path | None = None, timeout_s: float = 30.0
@@ -70,10 +70,10 @@ class Client(DataVerbs, PipelineVerbs):
     # ------------------------------------------------------------ jobs
 
     def submit(self, what: What, *, folder: str | Path | None = None, key: str | None = None, **fields: Any) -> Job:
-        """Hand over a job: a spec, a mapping, a YAML file, ``"file.py:function"``, a command as a list, or a function.
+        """Submit a job: a spec, a mapping, a YAML file, ``"file.py:function"``, a command as a list, or a function.
 
-        Fields given beside it win over what is written. The folder that goes along is the YAML file's, or the present
-        one. With the same key, the same job is made only once.
+        Keyword fields override written ones. Uploads ``folder``, by default the YAML file's folder or the current
+        one. Repeating a call with the same key creates the job only once.
         """
         from fairlead.sdk.requests import prepare
 
@@ -90,33 +90,33 @@ class Client(DataVerbs, PipelineVerbs):
             body = request.body(bundle.digest)
             return Job(self, JobView.model_validate(self._wire.call("POST", "/jobs", body=body, headers=headers)))
         except FairleadError as error:
-            raise _located(error, request) from None
+            raise _with_source(error, request) from None
 
     run = submit
 
     def dry_run(self, what: What, *, folder: str | Path | None = None, **fields: Any) -> DryRun:
-        """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
+        """Whether the job would be admitted, where it would run and when it would start; stores nothing."""
         from fairlead.sdk.requests import prepare
 
         request = prepare(what, folder, fields)
-        request.pack()  # what cannot be packed would not be admitted either
+        request.pack()  # a folder that cannot be packed fails here, too
         try:
             return DryRun.model_validate(self._wire.call("POST", "/jobs/dry-run", body=request.body(None)))
         except FairleadError as error:
-            raise _located(error, request) from None
+            raise _with_source(error, request) from None
 
     def page(
         self, *, state: str | None = None, tenant: str | None = None, name: str | None = None,
         limit: int | None = None, cursor: str | None = None, order: str | None = None,
     ) -> Page:  # fmt: skip
-        """One page of jobs, with the number of all that match."""
+        """One page of jobs, with the number of all matching jobs."""
         params = {"state": state, "tenant": tenant, "name": name, "limit": limit, "cursor": cursor, "order": order}
         return self._one(Page, "GET", "/jobs", params)
 
     def jobs(
         self, *, state: str | None = None, tenant: str | None = None, name: str | None = None, order: str | None = None
     ) -> Iterator[Job]:
-        """All jobs that match and that one may see, newest first, fetched page by page."""
+        """All matching jobs visible to the token, newest first, fetched page by page."""
         cursor: str | None = None
         while True:
             page = self.page(state=state, tenant=tenant, name=name, limit=1000, cursor=cursor, order=order)
@@ -129,7 +129,7 @@ class Client(DataVerbs, PipelineVerbs):
         return self._one(JobDetail, "GET", _job(ref))
 
     def job(self, ref: str) -> Job:
-        """The job with this id, with an id that begins so, or the newest of this name."""
+        """The job with this id or id prefix, or the newest job of this name."""
         return Job(self, self.detail(ref))
 
     def cancel(self, ref: str) -> Job:
@@ -139,16 +139,16 @@ class Client(DataVerbs, PipelineVerbs):
         self, *, all: bool = False, labels: Mapping[str, str] | None = None, state: str | None = None,
         name: str | None = None, tenant: str | None = None, dry_run: bool = False,
     ) -> CancelledView:  # fmt: skip
-        """Cancel all jobs that have not ended and fit everything that is said; ``name`` may hold ``*``.
+        """Cancel all unfinished jobs that match every given filter; ``name`` may contain ``*``.
 
-        Where nothing is said, ``all=True`` has to. At most 20,000 at once: the answer says whether there are more.
+        Without a filter, ``all=True`` is required. At most 20,000 per call: the answer says whether there are more.
         """
         given = {"tenant": tenant, "state": state, "name": name, "labels": dict(labels or {})}
         body = {key: value for key, value in given.items() if value} | {"all": all, "dry_run": dry_run}
         return CancelledView.model_validate(self._wire.call("POST", "/jobs/cancel", body=body))
 
     def why(self, ref: str, *, forecast: bool = False) -> Why:
-        """Why a job waits, runs as it does or ended as it did; with a forecast also when it starts and is done."""
+        """Why a job waits, runs on its present devices or ended; with a forecast also its predicted start and end."""
         return self._one(Why, "GET", f"{_job(ref)}/why", {"forecast": True} if forecast else None)
 
     def metrics(self, ref: str) -> list[dict[str, float]]:
@@ -158,7 +158,7 @@ class Client(DataVerbs, PipelineVerbs):
     def logs(
         self, ref: str, *, follow: bool = False, worker: str | None = None, tail: int | None = None
     ) -> Iterator[LogLine]:
-        """What the workers of a job wrote; with ``follow`` also what they write from now on, until the job ends."""
+        """The output of a job's workers; with ``follow`` also new output until the job ends."""
         params = {"worker": worker, "tail": tail}
         place = f"{_job(ref)}/logs"
         if not follow:
@@ -167,10 +167,10 @@ class Client(DataVerbs, PipelineVerbs):
         return (LogLine.model_validate(event.data) for event in events if event.kind == "line")
 
     def result(self, ref: str, *, download: str | Path | None = None, force: bool = False) -> ResultView:
-        """What an ended job left behind; its files go into the folder named by ``download``.
+        """The result of an ended job; with ``download``, its files are saved into that folder.
 
-        What is there already is replaced with ``force`` only: without it, nothing is written. The answer to a download
-        is a :class:`~fairlead.sdk.downloads.Downloaded`, which says what was left out or has another name here.
+        Existing files are replaced only with ``force``; without it, nothing is written. A download returns a
+        :class:`~fairlead.sdk.downloads.Downloaded`, which lists files that were skipped or renamed.
         """
         result = self._one(ResultView, "GET", f"{_job(ref)}/result")
         if download is None:
@@ -188,14 +188,14 @@ class Client(DataVerbs, PipelineVerbs):
         return self._many(NodeView, "/nodes")
 
     def cordon(self, node: str) -> NodeView:
-        """No new gang on this node; what runs there goes on."""
+        """Start no new work on the node; running jobs continue."""
         return self._one(NodeView, "POST", f"/nodes/{quote(node, safe='')}/cordon")
 
     def uncordon(self, node: str) -> NodeView:
         return self._one(NodeView, "POST", f"/nodes/{quote(node, safe='')}/uncordon")
 
     def drain(self, node: str) -> NodeView:
-        """Cordon, and move what runs there elsewhere."""
+        """Cordon the node and move its jobs elsewhere."""
         return self._one(NodeView, "POST", f"/nodes/{quote(node, safe='')}/drain")
 
     # ------------------------------------------------------------ tenants and tokens
@@ -207,7 +207,7 @@ class Client(DataVerbs, PipelineVerbs):
         return self._one(TenantView, "GET", f"/tenants/{quote(name, safe='')}")
 
     def create_tenant(self, tenant: str | TenantSpec | Mapping[str, Any], **fields: Any) -> NewTenant:
-        """A new tenant with its first token, which is shown this one time."""
+        """Create a tenant; returns it with its first token, which cannot be read again."""
         from fairlead.specs import TenantSpec, parse_tenant
 
         if isinstance(tenant, TenantSpec):
@@ -218,7 +218,7 @@ class Client(DataVerbs, PipelineVerbs):
         return NewTenant.model_validate(self._wire.call("POST", "/tenants", body=body, safe=False))
 
     def update_tenant(self, name: str, **changes: Any) -> TenantView:
-        """Change weight, quota, parent, guarantee, most, sla, policy or budget; what is not named stays as it is."""
+        """Change weight, quota, parent, guarantee, most, sla, policy or budget; other settings stay."""
         place = f"/tenants/{quote(name, safe='')}"
         return TenantView.model_validate(self._wire.call("PATCH", place, body=changes))
 
@@ -228,7 +228,7 @@ class Client(DataVerbs, PipelineVerbs):
     def create_token(
         self, role: str = "member", *, tenant: str | None = None, label: str = "", expires_s: float | None = None
     ) -> NewToken:
-        """A new token; its secret is shown this one time."""
+        """Create a token; its secret cannot be read again."""
         wanted = {"tenant": tenant, "role": role, "label": label, "expires_s": expires_s}
         body = {name: value for name, value in wanted.items() if value is not None}
         return NewToken.model_validate(self._wire.call("POST", "/tokens", body=body, safe=False))
@@ -237,11 +237,11 @@ class Client(DataVerbs, PipelineVerbs):
         return self._one(TokenView, "DELETE", f"/tokens/{quote(id, safe='')}")
 
     def secrets(self, *, tenant: str | None = None) -> list[SecretView]:
-        """The names of a tenant's secrets; nobody is ever shown their values."""
+        """The names of a tenant's secrets; values can never be read."""
         return self._many(SecretView, "/secrets", {"tenant": tenant})
 
     def set_secret(self, name: str, value: str, *, tenant: str | None = None) -> SecretView:
-        """Keep a value, encrypted, that jobs with this name in ``secrets`` get as a variable."""
+        """Store an encrypted value; jobs with this name in ``secrets`` get it as an environment variable."""
         place = f"/secrets/{quote(name, safe='')}"
         return SecretView.model_validate(
             self._wire.call("PUT", place, params={"tenant": tenant}, body={"value": value})
@@ -255,14 +255,14 @@ class Client(DataVerbs, PipelineVerbs):
     def events(
         self, *, after: int | None = None, limit: int | None = None, job: str | None = None, follow: bool = False
     ) -> Iterator[EventView]:
-        """What happened; with ``follow`` also what happens from now on, without end."""
+        """Events; with ``follow`` also new events, without end."""
         if not follow:
             return iter(self._many(EventView, "/events", {"after": after, "limit": limit, "job": job}))
         events = self._wire.follow("/events/stream", params={"after": after, "job": job})
         return (EventView.model_validate(event.data) for event in events if isinstance(event.data, dict))
 
     def state(self) -> StateView:
-        """What decisions are made by now: nodes, tenants and jobs as the policy sees them; for an admin."""
+        """Nodes, tenants and jobs as the policy sees them now; needs an admin token."""
         return self._one(StateView, "GET", "/state")
 
     def report(self) -> Report:
@@ -272,7 +272,7 @@ class Client(DataVerbs, PipelineVerbs):
         self, by: str | Sequence[str] = "tenant", *, since_s: float | None = None, until_s: float | None = None,
         tenant: str | None = None, limit: int | None = None,
     ) -> UsageView:  # fmt: skip
-        """Device hours, cpu hours and jobs of the last 30 days (or another time), by tenant, user, label[:KEY], ..."""
+        """Device hours, CPU hours and jobs by tenant, user, label[:KEY], ...; default: the last 30 days."""
         keys = by if isinstance(by, str) else ",".join(by)
         params = {"by": keys, "since_s": since_s, "until_s": until_s, "tenant": tenant, "limit": limit}
         return self._one(UsageView, "GET", "/usage", params)
@@ -281,7 +281,7 @@ class Client(DataVerbs, PipelineVerbs):
         self, *, after: int | None = None, limit: int | None = None, tenant: str | None = None,
         actor: str | None = None, action: str | None = None, since_s: float | None = None, until_s: float | None = None,
     ) -> list[AuditView]:  # fmt: skip
-        """Who did what, oldest first; ``after=-20`` begins with the twenty newest."""
+        """Audit log, oldest first; ``after=-20``: the twenty newest entries."""
         params = {"after": after, "limit": limit, "tenant": tenant, "actor": actor, "action": action}
         return self._many(AuditView, "/audit", params | {"since_s": since_s, "until_s": until_s})
 
@@ -292,7 +292,7 @@ class Client(DataVerbs, PipelineVerbs):
         return dict(self._wire.call("GET", "/healthz", patient=False) or {})
 
     def down(self) -> None:
-        """Ask the platform to stop; it answers before it does."""
+        """Stop the platform; returns before it has stopped."""
         self._wire.call("POST", "/shutdown", safe=False)
 
     def _one(self, kind: type[V], method: str, path: str, params: Mapping[str, Any] | None = None) -> V:
@@ -306,8 +306,8 @@ def _job(ref: str) -> str:
     return f"/jobs/{quote(ref, safe='')}"
 
 
-def _located(error: FairleadError, request: Request) -> FairleadError:
-    """The server's error, with the file in front of the field that it complains about."""
+def _with_source(error: FairleadError, request: Request) -> FairleadError:
+    """The server's error, with the source file before the name of the field."""
     if request.source is None or error.field is None:
         return error
     return type(error)(error.message, field=f"{request.source}: {error.field}", value=error.value, fix=error.fix)

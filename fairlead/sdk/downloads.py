@@ -1,4 +1,4 @@
-"""The files of a result on their way into a folder: none beside it, none over what is there, each whole or not."""
+"""Downloads result files into a folder: never outside it, never over existing files, each file completely or not."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fairlead.terminal import marked
 from fairlead.views.jobs import ResultView
 
 Pieces = Callable[[str], Iterator[bytes]]
-"""The bytes of the artifact of this name."""
+"""Fetches the bytes of an artifact by name."""
 
 
 class Downloaded(ResultView):
-    """A result with what became of its files here."""
+    """A result, with the files that were skipped or renamed by the download."""
 
-    left_out: dict[str, str] = Field(default_factory=dict)  # files that the platform does not give, and why
-    renamed: dict[str, str] = Field(default_factory=dict)  # files whose names no terminal should be shown: as they are
+    left_out: dict[str, str] = Field(default_factory=dict)  # files that could not be downloaded, and why
+    renamed: dict[str, str] = Field(default_factory=dict)  # files with unsafe names: original name -> name here
 
 
 def download(result: ResultView, folder: Path, fetch: Pieces, *, force: bool = False) -> Downloaded:
-    """Put the files of a result into the folder. Refuses before the first one what cannot go well."""
+    """Download the files of a result into the folder. Checks all names before the first download."""
     places = _places(result.artifacts, folder)
-    _refuse_taken(places.values(), folder, force=force)
+    _refuse_existing(places.values(), folder, force=force)
     left_out: dict[str, str] = {}
     for name, target in places.items():
         try:
             _write(target, fetch(name))
-        except (NotFound, Refused, Forbidden, InvalidSpec) as error:  # of this one: a second name of another file, say
+        except (NotFound, Refused, Forbidden, InvalidSpec) as error:  # of this file only, such as a hard link
             left_out[name] = error.message
         except OSError as error:
             raise _unwritable(target, error) from None
@@ -42,7 +42,7 @@ def download(result: ResultView, folder: Path, fetch: Pieces, *, force: bool = F
 
 
 def _places(names: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Where each goes. A server that names one so that it would lie elsewhere is not believed in anything."""
+    """The target of each file. One name that would leave the folder refuses the whole download."""
     if folder.exists() and not folder.is_dir():
         raise InvalidSpec(f"{folder} is a file", field="download", value=str(folder), fix="name a folder")
     places: dict[str, Path] = {}
@@ -50,7 +50,7 @@ def _places(names: Iterable[str], folder: Path) -> dict[str, Path]:
         parts = name.split("/")
         if "\0" in name or any(part in ("", ".", "..") for part in parts):
             raise InvalidSpec(f"the artifact {name!r} would leave the folder", field="download", value=name,
-                              fix="ask whoever runs this platform what it is")  # fmt: skip
+                              fix="report this to the platform's admin")  # fmt: skip
         target = folder.joinpath(*map(marked, parts))
         if not target.parent.resolve().is_relative_to(folder.resolve()):
             raise InvalidSpec(f"the artifact {name!r} would leave the folder by a link in it", field="download",
@@ -58,24 +58,24 @@ def _places(names: Iterable[str], folder: Path) -> dict[str, Path]:
         places[name] = target
     taken = set(places.values())
     if len(taken) < len(places) or any(parent in taken for target in taken for parent in target.parents):
-        raise InvalidSpec("two artifacts would have one place", field="download", fix="fetch them one by one")
+        raise InvalidSpec("two artifacts would have the same path", field="download", fix="download them one by one")
     return places
 
 
-def _refuse_taken(targets: Iterable[Path], folder: Path, *, force: bool) -> None:
-    there = [target for target in targets if os.path.lexists(target) and (not force or target.is_dir())]
-    there += [parent for target in targets for parent in target.parents
+def _refuse_existing(targets: Iterable[Path], folder: Path, *, force: bool) -> None:
+    existing = [target for target in targets if os.path.lexists(target) and (not force or target.is_dir())]
+    existing += [parent for target in targets for parent in target.parents
               if parent.is_relative_to(folder) and parent.is_file()]  # fmt: skip
-    if not there:
+    if not existing:
         return
-    more = f", and {len(there) - 1} more" if len(there) > 1 else ""
-    fix = "name another folder" if force else "name another folder, or replace what is there: --force (force=True)"
-    raise Conflict(f"{there[0]} is there already{more}; nothing was written", field="download", value=str(there[0]),
+    more = f", and {len(existing) - 1} more" if len(existing) > 1 else ""
+    fix = "name another folder" if force else "name another folder, or overwrite with --force (force=True)"
+    raise Conflict(f"{existing[0]} already exists{more}; nothing was written", field="download", value=str(existing[0]),
                    fix=fix)  # fmt: skip
 
 
 def _write(target: Path, pieces: Iterator[bytes]) -> None:
-    """The file, there when it is whole: written under a name of its own, that nothing else has, and moved."""
+    """Write a temporary file and rename it, so that the target is complete or absent."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
@@ -88,5 +88,5 @@ def _write(target: Path, pieces: Iterator[bytes]) -> None:
 
 
 def _unwritable(target: Path, error: OSError) -> InvalidSpec:
-    said = f"cannot write {target}: {error.strerror or error}"
-    return InvalidSpec(said, field="download", value=str(target), fix="name another folder")
+    problem = f"cannot write {target}: {error.strerror or error}"
+    return InvalidSpec(problem, field="download", value=str(target), fix="name another folder")

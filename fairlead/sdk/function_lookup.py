@@ -1,4 +1,4 @@
-"""Whether the function that ``run`` names is in the folder: found out by reading its file, never by running it."""
+"""Checks that the function named by ``run`` is in the folder, by parsing its file without running it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 
 from fairlead.errors import InvalidSpec
 
-LARGEST_BYTES = 2_000_000
-"""A larger file is a table, not a program: its worker reads it anyway."""
-LISTED = 6
+MAX_BYTES = 2_000_000
+"""Larger files are not checked."""
+NAMES_SHOWN = 6
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _DYNAMIC = ("globals", "locals", "vars", "exec")
 
 
 def check(run: str, folder: Path, files: Collection[str], *, field: str = "run", newest: bool = True) -> None:
-    """Refuse a name that the file of ``run`` does not have, as far as reading can tell.
+    """Refuse ``run`` if its file does not define the name, as far as parsing can tell.
 
-    ``files`` are the names that go along. Without ``newest``, for a Python that is not this one, a file that cannot be
-    read as Python is let pass: its own Python may understand it.
+    ``files`` are the uploaded names. ``newest`` is False for a virtual environment, whose Python may accept syntax
+    that this one does not: syntax errors are then ignored.
     """
     place, _, name = run.rpartition(":")
     path = _source(place, files)
-    if path is None or (folder / path).stat().st_size > LARGEST_BYTES:
+    if path is None or (folder / path).stat().st_size > MAX_BYTES:
         return
     try:
         tree = _parsed((folder / path).read_bytes(), path)
@@ -36,14 +36,14 @@ def check(run: str, folder: Path, files: Collection[str], *, field: str = "run",
         return
     except (RecursionError, MemoryError, OSError):
         return
-    if name not in (bound := set(_bound(tree))) and "*" not in bound and not _dynamic(tree, name):
-        raise InvalidSpec(f"there is no function {name} in {path}", field=field, value=run, fix=_fix(tree, place, path))
+    if name not in (bound := set(_bound_names(tree))) and "*" not in bound and not _may_bind_dynamically(tree, name):
+        raise InvalidSpec(f"{path} has no function {name}", field=field, value=run, fix=_fix(tree, place, path))
 
 
 def _source(place: str, files: Collection[str]) -> str | None:
-    """The file among those that go along in which the function is looked for; None: it comes from elsewhere."""
+    """The uploaded file that should define the function; None if it is not in the upload."""
     inside = place.replace(".", "/")
-    wanted = [f"{inside}/__init__.py", f"{inside}.py"]  # as an import would choose
+    wanted = [f"{inside}/__init__.py", f"{inside}.py"]  # in the order of an import
     if place.endswith(".py"):
         wanted = [posixpath.normpath(place)]
     return next((path for path in wanted if path in files), None)
@@ -51,13 +51,13 @@ def _source(place: str, files: Collection[str]) -> str | None:
 
 def _parsed(source: bytes, path: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of doubtful escapes: its worker says so
+        warnings.simplefilter("ignore")  # invalid escapes are reported by the worker
         return ast.parse(source, filename=path)
 
 
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """Names that running the module binds; ``*`` for what a star import may bring."""
-    for node in _at_top(tree):
+def _bound_names(tree: ast.Module) -> Iterator[str]:
+    """Names that the module binds at its top level; ``*`` for a star import."""
+    for node in _top_level(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -68,16 +68,16 @@ def _bound(tree: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def _at_top(tree: ast.AST) -> Iterator[ast.AST]:
-    """What the module itself runs, also within if, try, with and loops; not what is inside functions and classes."""
+def _top_level(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes at module level, also inside if, try, with and loops, but not inside functions and classes."""
     for child in ast.iter_child_nodes(tree):
         yield child
         if not isinstance(child, _SCOPES):
-            yield from _at_top(child)
+            yield from _top_level(child)
 
 
-def _dynamic(tree: ast.Module, name: str) -> bool:
-    """Whether the name may come about in a way that only running shows."""
+def _may_bind_dynamically(tree: ast.Module, name: str) -> bool:
+    """True if the module may bind the name in a way that parsing cannot see."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Global) and name in node.names:
             return True
@@ -85,24 +85,24 @@ def _dynamic(tree: ast.Module, name: str) -> bool:
             return True
         if isinstance(node, ast.Attribute) and node.attr == "modules" and ast.unparse(node.value) == "sys":
             return True
-    return "__getattr__" in _bound(tree)
+    return "__getattr__" in _bound_names(tree)
 
 
 def _fix(tree: ast.Module, place: str, path: str) -> str:
-    found = [each.name for each in _at_top(tree) if isinstance(each, ast.FunctionDef) and each.name[0] != "_"]
-    there = list(dict.fromkeys(found))
-    if not there:
+    found = [each.name for each in _top_level(tree) if isinstance(each, ast.FunctionDef) and each.name[0] != "_"]
+    names = list(dict.fromkeys(found))
+    if not names:
         return f"write a function in {path} that returns a fairlead.Training, or run it as a command: -- python {path}"
-    if len(there) == 1:
-        return f"did you mean {place}:{there[0]}?"
-    more = ", ..." if len(there) > LISTED else ""
-    return f"name one that is there: {', '.join(there[:LISTED])}{more}"
+    if len(names) == 1:
+        return f"did you mean {place}:{names[0]}?"
+    more = ", ..." if len(names) > NAMES_SHOWN else ""
+    return f"use one of: {', '.join(names[:NAMES_SHOWN])}{more}"
 
 
 def _unreadable(run: str, path: str, error: SyntaxError | ValueError, field: str) -> InvalidSpec:
     if isinstance(error, SyntaxError):
-        told = f"{path}, line {error.lineno}: {error.msg}" if error.lineno else f"{path}: {error.msg}"
+        problem = f"{path}, line {error.lineno}: {error.msg}" if error.lineno else f"{path}: {error.msg}"
     else:
-        told = f"{path}: {error}"
-    fix = "correct the file, or name the virtual environment (venv) whose Python understands it"
-    return InvalidSpec(f"cannot be read as Python: {told}", field=field, value=run, fix=fix)
+        problem = f"{path}: {error}"
+    fix = "correct the file, or name a virtual environment (venv) with a matching Python"
+    return InvalidSpec(f"cannot be read as Python: {problem}", field=field, value=run, fix=fix)

@@ -1,4 +1,4 @@
-"""How a function travels: named by its file where the bundle holds that file, by value where it lives in a notebook."""
+"""Packs a Python function for a job: by file name if its file is uploaded, else pickled by value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PICKLE = "fairlead_function.cloudpickle"
 
 @dataclass(frozen=True, slots=True)
 class PackedFunction:
-    """What to run, which folder goes along (None: none) and the pickled function, if it goes by value."""
+    """What to run, the folder to upload (None: none), and the pickled function if it is sent by value."""
 
     run: str
     folder: Path | None
@@ -31,8 +31,8 @@ class PackedFunction:
         return {} if self.pickled is None else {PICKLE: self.pickled}
 
 
-def travel(function: Callable[..., Any], folder: Path | None = None) -> PackedFunction:
-    """How this function gets to the workers; nothing of it is opened anywhere but in the submitter's own worker."""
+def pack_function(function: Callable[..., Any], folder: Path | None = None) -> PackedFunction:
+    """Pack a function for its workers; a pickle is loaded only in the submitter's own workers."""
     module = inspect.getmodule(function.func if isinstance(function, functools.partial) else function)
     source = _source(module)
     chosen = folder.absolute() if folder is not None else _folder(source, module)
@@ -44,19 +44,19 @@ def travel(function: Callable[..., Any], folder: Path | None = None) -> PackedFu
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """The name to show; a lambda or a partial has none of its own."""
+    """The function's name; ``training`` for lambdas and partials."""
     name = str(getattr(function, "__name__", ""))
     return name if name.isidentifier() else "training"
 
 
 def job_name(text: str) -> str:
-    """A job name made of any text."""
+    """A valid job name derived from any text."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
     return name or "job"
 
 
 def _source(module: ModuleType | None) -> Path | None:
-    """The file of a module that is the user's own; not of an installed one, and not of a script or notebook."""
+    """The file of a user's module; None for installed modules, scripts and notebooks."""
     name = getattr(module, "__file__", None)
     if module is None or module.__name__ == "__main__" or name is None:
         return None
@@ -70,7 +70,7 @@ def _folder(source: Path | None, module: ModuleType | None) -> Path | None:
     if source is not None and module is not None and not source.is_relative_to(here):
         depth = module.__name__.count(".") + (source.name == "__init__.py")
         return source.parents[min(depth, len(source.parents) - 1)]
-    # A notebook's helpers lie beside it; but nobody means to send all they own.
+    # A notebook's helpers lie beside it, but never upload a whole home or root folder.
     return None if here in (Path.home(), Path(here.anchor)) else here
 
 
@@ -84,7 +84,7 @@ def _reference(source: Path, folder: Path, module: ModuleType, name: str) -> str
         return None
     inside = source.relative_to(folder)
     if module.__package__ and inside.with_suffix("").parts == tuple(module.__name__.split(".")):
-        return f"{module.__name__}:{name}"  # part of a package: relative imports need its dotted name
+        return f"{module.__name__}:{name}"  # relative imports in a package need the dotted name
     return f"{inside.as_posix()}:{name}"
 
 
@@ -96,11 +96,11 @@ def _pickled(function: Callable[..., Any], module: ModuleType | None) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(function))
-    except Exception as error:  # noqa: BLE001 (whatever an object's own pickling raises is the user's to know)
+    except Exception as error:  # noqa: BLE001 (pickling user objects may raise anything)
         raise InvalidSpec(
-            f"the function {function_name(function)} cannot travel: {error}",
+            f"the function {function_name(function)} cannot be sent: {error}",
             field="run",
-            fix="make what it needs inside the function, or put it in a file and submit file.py:function",
+            fix="create the objects it needs inside the function, or move it to a file and submit file.py:function",
         ) from None
     finally:
         if by_value:

@@ -43,7 +43,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """queued, starting, running, stopping, succeeded, failed or cancelled; as last seen."""
+        """queued, starting, running, stopping, succeeded, failed or cancelled, when last read."""
         return self.view.state
 
     @property
@@ -59,7 +59,7 @@ class Job:
         return self._client.detail(self.id)
 
     def wait(self, timeout: float | None = None) -> Job:
-        """Until the job has ended, however it did; ``StillRunning`` when the timeout (seconds) comes first."""
+        """Wait until the job has ended in any state; ``StillRunning`` after the timeout (seconds)."""
         until = None if timeout is None else time.monotonic() + timeout
         pause_s = 0.05
         while not self.refresh().ended:
@@ -73,7 +73,7 @@ class Job:
     def result(
         self, download: str | Path | None = None, timeout: float | None = None, *, force: bool = False
     ) -> ResultView:
-        """What the job left, once it has ended; raises ``JobFailed`` or ``JobCancelled`` if it did not succeed."""
+        """Wait for the job and return its result; raises ``JobFailed`` or ``JobCancelled`` if it did not succeed."""
         check(self.wait(timeout).view)
         return self._client.result(self.id, download=download, force=force)
 
@@ -103,11 +103,11 @@ class Job:
 
 
 def check(view: JobView) -> None:
-    """Raise what a job that did not succeed means."""
-    said = f": {view.message}" if view.message else ""
+    """Raise the matching error if the job has not succeeded."""
+    message = f": {view.message}" if view.message else ""
     if view.state == "failed":
-        raise JobFailed(f"{view.name} failed{said}", fix=f"read what it wrote: fairlead logs {view.id}")
+        raise JobFailed(f"{view.name} failed{message}", fix=f"read its output: fairlead logs {view.id}")
     if view.state == "cancelled":
-        raise JobCancelled(f"{view.name} was cancelled{said}")
+        raise JobCancelled(f"{view.name} was cancelled{message}")
     if view.state not in ENDED:
-        raise StillRunning(f"{view.name} is still {view.state}", fix=f"follow it: fairlead logs {view.id} -f")
+        raise StillRunning(f"{view.name} is still {view.state}", fix=f"follow: fairlead logs {view.id} -f")

@@ -1,4 +1,4 @@
-"""Which data sets a program trains on, as far as its text says so: nothing is run to find out."""
+"""Finds the data sets that a program names, by parsing its text without running it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fairlead.spec_errors import DATA_PATTERN
 _FIELDS = frozenset({"data", "eval_data"})
 
 
-def data_sets(text: str) -> list[str]:
-    """Names in ``Training(data="bank")`` and ``fairlead.data.dataset("bank")``, each once, in the order of the text."""
+def mentioned_datasets(text: str) -> list[str]:
+    """Names in ``Training(data="bank")`` and ``fairlead.data.dataset("bank")``, each once, in order."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):  # the job itself will say so
+    except (SyntaxError, ValueError, RecursionError):  # the job will report it
         return []
     imported = {
         alias.asname or alias.name

@@ -1,4 +1,4 @@
-"""From a pipeline as people write it (Python or YAML) to a checked spec and the bundle of code that goes along."""
+"""Turns a pipeline in Python or YAML into a checked spec and its code bundle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGES = "fairlead_stages"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A pipeline that is ready to be packed and sent."""
+    """A pipeline ready to be packed and sent."""
 
     spec: PipelineSpec
     folder: Path | None
@@ -47,7 +47,7 @@ class Prepared:
         return packed
 
     def body(self, code: str) -> dict[str, Any]:
-        """The spec as the API takes it."""
+        """The spec as JSON values for the API."""
         document = self.spec.model_copy(update={"code": code})
         return document.model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -56,7 +56,7 @@ def prepare(
     what: Pipeline | Declaration | Mapping[str, Any] | str | Path, folder: Path | None, params: Mapping[str, Any],
     fields: Mapping[str, Any],
 ) -> Prepared:  # fmt: skip
-    """The pipeline that is meant: a function marked with @pipeline, ``file.py:pipeline``, a YAML file or a mapping."""
+    """Prepare a function marked with @pipeline, ``file.py:pipeline``, a YAML file or a mapping."""
     given = {name: value for name, value in fields.items() if value is not None}
     if isinstance(what, Pipeline):
         return _declared(what.declare(**params), folder, given)
@@ -68,9 +68,9 @@ def prepare(
         path = Path(what).expanduser()
         data = read_yaml(path)
         if not isinstance(data, Mapping):
-            raise InvalidSpec("holds no pipeline", field=path.name, fix="write name: ... and stages: ...")
+            raise InvalidSpec("contains no pipeline", field=path.name, fix="write name: ... and stages: ...")
         if params:
-            raise InvalidSpec(f"{min(params)}: a pipeline in YAML takes no parameters", field="params",
+            raise InvalidSpec(f"{min(params)}: pipelines in YAML have no parameters", field="params",
                               fix="write the value into the file")  # fmt: skip
         return _written({**data, **given}, folder or path.absolute().parent, path.name)
     found, chosen = load(str(what), folder)
@@ -81,10 +81,10 @@ def prepare(
 
 
 def load(what: str, folder: Path | None) -> tuple[Pipeline, Path]:
-    """The pipeline ``file.py:name`` and the folder that goes along; its file is the caller's own and is run here."""
+    """The pipeline ``file.py:name`` and its folder; imports the caller's own file in this process."""
     place, colon, name = what.rpartition(":")
     if not colon or not place.endswith(".py") or not name.isidentifier():
-        raise InvalidSpec(f"{what!r} names no pipeline", fix="write file.py:pipeline, or the name of a YAML file")
+        raise InvalidSpec(f"{what!r} is not a pipeline", fix="write file.py:pipeline, or the name of a YAML file")
     path = Path(place).expanduser().absolute()
     if not path.is_file():
         raise InvalidSpec("there is no such file", field=place, fix="correct the path")
@@ -96,14 +96,16 @@ def load(what: str, folder: Path | None) -> tuple[Pipeline, Path]:
     found = getattr(_imported(path), name, None)
     if not isinstance(found, Pipeline):
         what_it_is = "is not there" if found is None else f"is a {type(found).__name__}"
-        raise InvalidSpec(f"{name} {what_it_is}", field=place, fix="mark the function that wires stages with @pipeline")
+        raise InvalidSpec(
+            f"{name} {what_it_is}", field=place, fix="mark the function that connects the stages with @pipeline"
+        )
     return found, chosen
 
 
 def _imported(path: Path) -> Any:
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
-        del sys.modules[path.stem]  # read it again: it may have been changed since
+        del sys.modules[path.stem]  # import it again: it may have changed
         known = None
     name = path.stem if path.stem.isidentifier() and known is None else f"fairlead_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -115,7 +117,7 @@ def _imported(path: Path) -> Any:
         spec.loader.exec_module(module)
     except InvalidSpec:
         raise
-    except Exception as error:  # noqa: BLE001 (whatever the user's own file raises is theirs to know, in one line)
+    except Exception as error:  # noqa: BLE001 (user code may raise anything)
         raise InvalidSpec(f"cannot be imported: {type(error).__name__}: {error}", field=path.name,
                           fix=f"make python {path.name} run") from None  # fmt: skip
     return module
@@ -133,16 +135,16 @@ def _declared(declaration: Declaration, folder: Path | None, given: Mapping[str,
 
 
 def _reading(stage: StageSpec, sources: Sources) -> StageSpec:
-    """The stage with the data sets that its training names in the text, unless it names some itself."""
+    """The stage plus the data sets named in its training's text; unchanged if it lists data sets."""
     if not stage.trains or stage.data or stage.run is None:
         return stage
     texts = sources.texts(_file(stage.run.rpartition(":")[0]))
-    found = dict.fromkeys(name for text in texts for name in mentioned_datasets.data_sets(text))
+    found = dict.fromkeys(name for text in texts for name in mentioned_datasets.mentioned_datasets(text))
     return stage.model_copy(update={"data": list(found)})
 
 
 class _Packing:
-    """Collects what goes along while stages become plain values."""
+    """Collects the files to upload while stages are turned into plain values."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -156,17 +158,17 @@ class _Packing:
             made = node.stage.estimator
             if own.endswith(":fit"):
                 args = {"estimator": self._estimator(made, f"stage {node.name}"), **args}
-            digest = f"sha256:{hashlib.sha256(own.encode()).hexdigest()}"  # what is the user's stands in its arguments
+            digest = f"sha256:{hashlib.sha256(own.encode()).hexdigest()}"  # user code is in its arguments
             return {**node.stage.fields(), "run": own, "args": args, "source": digest}
         run, source = self._function(node)
         return {**node.stage.fields(), "run": run, "args": args, **({"source": source} if source else {})}
 
     def _function(self, node: Node) -> tuple[str, str | None]:
-        way = functions.travel(_as_written(node.stage), self.folder)
+        way = functions.pack_function(_as_written(node.stage), self.folder)
         self.folder = self.folder or way.folder
         if way.pickled is None:
             return way.run, self._digest(way.run)
-        bare = functions.travel(node.stage.function, self.folder).pickled
+        bare = functions.pack_function(node.stage.function, self.folder).pickled
         name = f"{STAGES}/{node.name}.cloudpickle"
         self.extra[name] = bare if bare is not None else way.pickled
         digest = hashlib.sha256(self.extra[name]).hexdigest()
@@ -192,7 +194,7 @@ class _Packing:
         return self._pickled(value, field)
 
     def _estimator(self, made: Any, field: str) -> Any:
-        """By its name and what differs from the defaults, where that says it all: readable, and always the same."""
+        """The estimator as its name and non-default parameters, if that is complete: readable and stable."""
         kind = type(made)
         defaults = kind().get_params(deep=False) if not _needs_arguments(kind) else None
         if defaults is not None and kind.__module__.startswith("sklearn."):
@@ -207,9 +209,9 @@ class _Packing:
 
         try:
             data = bytes(cloudpickle.dumps(value))
-        except Exception as error:  # noqa: BLE001 (whatever an object's own pickling raises is the user's to know)
-            raise InvalidSpec(f"a {type(value).__name__} cannot travel: {error}", field=field,
-                              fix="make it inside the stage, or pass plain values") from None  # fmt: skip
+        except Exception as error:  # noqa: BLE001 (pickling user objects may raise anything)
+            raise InvalidSpec(f"a {type(value).__name__} cannot be sent: {error}", field=field,
+                              fix="create it inside the stage, or pass plain values") from None  # fmt: skip
         name = hashlib.sha256(data).hexdigest()[:40]
         self.extra[f"{VALUES}/{name}.cloudpickle"] = data
         return f"{argument_refs.VALUE_PREFIX}{name}"
@@ -236,7 +238,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _as_written(made: Stage) -> Stage | Callable[..., Any]:
-    """What stands in the user's file: a stage that got another name or other settings is the same code."""
+    """The code identity of a stage in the user's file, independent of its name and settings."""
     module = sys.modules.get(getattr(made.function, "__module__", ""))
     found: Any = getattr(module, getattr(made.function, "__qualname__", ""), None)
     return found if found is made.function or getattr(found, "function", None) is made.function else made
@@ -261,7 +263,7 @@ def _written(data: Mapping[str, Any], folder: Path, source: str | None) -> Prepa
 
 
 def _stage(written: Any) -> Any:
-    """Of an estimator: ``estimator: sklearn.svm.SVC``, ``params`` and the results in ``args``."""
+    """The stage of an estimator: ``estimator: sklearn.svm.SVC``, ``params`` and inputs in ``args``."""
     if not isinstance(written, Mapping) or "estimator" not in written:
         return written
     rest = {name: value for name, value in written.items() if name not in ("estimator", "params")}
@@ -281,12 +283,12 @@ def _check_names(sources: Sources, run: str, args: Mapping[str, Any], field: str
                               fix=f"rename it to one of: {', '.join(names) or 'none'}")  # fmt: skip
     missing = [name for name in needed if name not in args]
     if missing:
-        raise InvalidSpec("is missing, and it has no default", field=f"{field}.{missing[0]}",
+        raise InvalidSpec("is missing and has no default", field=f"{field}.{missing[0]}",
                           fix=f"add {missing[0]}: ...")  # fmt: skip
 
 
 def source_digest(sources: Sources, run: str) -> str | None:
-    """Of what the function of a stage depends on; None: of the whole bundle."""
+    """The hash of the code that a stage's function depends on; None: of the whole bundle."""
     place, _, function = run.rpartition(":")
     if run.startswith(ESTIMATORS):
         return f"sha256:{hashlib.sha256(run.encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Pipelines in Python: the client's verbs, and one pipeline in the hands of a client."""
+"""The client's verbs for pipelines, and a submitted pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class PipelineRun:
-    """A pipeline as last seen; :meth:`refresh` looks again."""
+    """A pipeline with its state when it was last read; :meth:`refresh` reads it again."""
 
     def __init__(self, client: PipelineVerbs, view: PipelineDetail) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class PipelineRun:
 
     @property
     def state(self) -> str:
-        """running, succeeded, failed or cancelled; as last seen."""
+        """running, succeeded, failed or cancelled, when last read."""
         return self.view.state
 
     @property
@@ -41,7 +41,7 @@ class PipelineRun:
 
     @property
     def stages(self) -> dict[str, StageView]:
-        """By name, as last seen."""
+        """Stages by name, when last read."""
         return {stage.name: stage for stage in self.view.stages}
 
     def refresh(self) -> PipelineRun:
@@ -49,7 +49,7 @@ class PipelineRun:
         return self
 
     def wait(self, timeout: float | None = None) -> PipelineRun:
-        """Until it has ended, however it did; ``StillRunning`` when the timeout (seconds) comes first."""
+        """Wait until it has ended in any state; ``StillRunning`` after the timeout (seconds)."""
         until = None if timeout is None else time.monotonic() + timeout
         pause_s = 0.05
         while not self.refresh().ended:
@@ -61,14 +61,14 @@ class PipelineRun:
         return self
 
     def value(self, stage: str) -> Any:
-        """What a stage gave, if that is small and plain; arrays and models stay where the stages are."""
+        """A stage's result if it is a small plain value; arrays and models stay on the platform."""
         check(self.wait().view)
         found = self.stages.get(stage)
         if found is None:
             raise NotFound(f"there is no stage {stage!r}", fix=f"use one of: {', '.join(self.stages)}")
         if found.value is None and found.gave not in (None, "None"):
-            raise NotFound(f"{stage} gave {found.gave}, which stays in the memory of the platform",
-                           fix="let a stage write it to a file in FAIRLEAD_OUTPUT, or give plain values")  # fmt: skip
+            raise NotFound(f"the result of {stage}, {found.gave}, stays in the memory of the platform",
+                           fix="write it to a file in FAIRLEAD_OUTPUT in a stage, or return plain values")  # fmt: skip
         return found.value
 
     def cancel(self) -> PipelineRun:
@@ -81,18 +81,18 @@ class PipelineRun:
 
 
 def check(view: PipelineView) -> None:
-    """Raise what a pipeline that did not succeed means."""
-    said = f": {view.message}" if view.message else ""
+    """Raise the matching error if the pipeline has not succeeded."""
+    message = f": {view.message}" if view.message else ""
     if view.state == "failed":
-        raise JobFailed(f"{view.name} failed{said}", fix=f"see its stages: fairlead pipeline show {view.id}")
+        raise JobFailed(f"{view.name} failed{message}", fix=f"see its stages: fairlead pipeline show {view.id}")
     if view.state == "cancelled":
-        raise JobCancelled(f"{view.name} was cancelled{said}")
+        raise JobCancelled(f"{view.name} was cancelled{message}")
     if view.state not in ENDED:
-        raise StillRunning(f"{view.name} is still {view.state}", fix=f"follow it: fairlead pipeline show {view.id}")
+        raise StillRunning(f"{view.name} is still {view.state}", fix=f"follow: fairlead pipeline show {view.id}")
 
 
 class PipelineVerbs:
-    """The part of the client that is about pipelines."""
+    """The client's verbs for pipelines."""
 
     _wire: Transport
 
@@ -118,7 +118,7 @@ class PipelineVerbs:
         return PipelineDetail.model_validate(self._wire.call("GET", _place(ref)))
 
     def pipeline(self, ref: str) -> PipelineRun:
-        """The pipeline with this id, with an id that begins so, or the newest of this name."""
+        """The pipeline with this id or id prefix, or the newest pipeline of this name."""
         return PipelineRun(self, self.pipeline_detail(ref))
 
     def pipelines(self, *, tenant: str | None = None, limit: int = 100) -> list[PipelineView]:
@@ -127,7 +127,7 @@ class PipelineVerbs:
         return PipelinePage.model_validate(answer).items
 
     def cancel_pipeline(self, ref: str) -> PipelineRun:
-        """Start nothing more of it, and end what runs."""
+        """Stop its running stages and start no others."""
         return PipelineRun(self, PipelineDetail.model_validate(self._wire.call("POST", f"{_place(ref)}/cancel")))
 
 

@@ -1,4 +1,4 @@
-"""How a client finds its platform: arguments, environment, or the profile that ``fairlead up`` leaves in its home."""
+"""Finds the platform of a client: arguments, environment, or the profile that ``fairlead up`` writes in its home."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fairlead.home import Home, default_home
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where a platform answers, and who we are to it."""
+    """A platform's address and the token for it."""
 
     url: str
     token: str
     pid: int | None = None  # of the control plane, when it was started on this machine
     version: str | None = None
-    certificate: str | None = None  # a file: exactly what a platform of this machine answers with, when it speaks TLS
-    ca: str | None = None  # instead of the system's authorities: a PEM file, or sha256:... of the server's certificate
+    certificate: str | None = None  # file with the certificate of a TLS platform on this machine
+    ca: str | None = None  # trusted instead of the system's CAs: a PEM file, or sha256:... of the certificate
 
 
 def read(home: Path) -> Profile | None:
-    """The profile in this home, or None where no platform was ever started."""
+    """The profile in this home, or None if no platform was started there."""
     path = Home(home).profile
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(data, dict) and "url" not in data:  # a home that was restored and not started since
+        if isinstance(data, dict) and "url" not in data:  # a restored home that was not started yet
             return None
         found = (data.get(name) for name in ("pid", "version", "certificate"))
         return Profile(str(data["url"]), str(data["token"]), *found)
@@ -37,19 +37,19 @@ def read(home: Path) -> Profile | None:
     except PermissionError:
         raise Unavailable(
             f"{path} belongs to another user",
-            fix="set FAIRLEAD_URL and FAIRLEAD_TOKEN to what the platform's admin gave you",
+            fix="set FAIRLEAD_URL and FAIRLEAD_TOKEN; ask the platform's admin for them",
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"{path} cannot be read: {error}", fix="start the platform again: fairlead down, then fairlead up"
+            f"{path} cannot be read: {error}", fix="restart the platform: fairlead down, then fairlead up"
         ) from None
 
 
 def locate(url: str | None = None, token: str | None = None, home: str | Path | None = None) -> Profile:
-    """The platform that is meant: arguments before environment before profile.
+    """The platform to use: from arguments, else the environment, else the profile.
 
-    A home given as an argument is asked first, so that the variables of another platform do not interfere. The
-    profile's token is for the profile's own address only: it never goes to another one.
+    A home given as argument overrides the environment, which may name another platform. The profile's token is sent
+    only to the profile's own address.
     """
     if home is None:
         url = url or os.environ.get("FAIRLEAD_URL") or None
@@ -61,17 +61,17 @@ def locate(url: str | None = None, token: str | None = None, home: str | Path | 
     if url:
         if found is not None and found.url.rstrip("/") == url.rstrip("/"):
             return found
-        raise Unauthenticated(f"there is no token for {url}", fix="set FAIRLEAD_TOKEN, or pass token=")
+        raise Unauthenticated(f"no token for {url}", fix="set FAIRLEAD_TOKEN, or pass token=")
     if found is None:
         raise Unavailable(
             f"no platform was started under {folder}",
-            fix="start one: fairlead up; or set FAIRLEAD_URL and FAIRLEAD_TOKEN to reach one elsewhere",
+            fix="start one with fairlead up, or set FAIRLEAD_URL and FAIRLEAD_TOKEN for a remote one",
         )
     return replace(found, url=found.url.rstrip("/"), token=token or found.token)
 
 
 def alive(pid: int | None) -> bool:
-    """Whether a process of this id lives on this machine; a zombie, which only waits to be collected, does not."""
+    """True if a process with this id runs on this machine; zombies do not count."""
     if pid is None:
         return False
     try:

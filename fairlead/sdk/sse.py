@@ -1,4 +1,4 @@
-"""Server-sent events, read from a stream of bytes however it was cut."""
+"""Parses server-sent events from chunks of bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ServerEvent:
 
 
 def parse(pieces: Iterable[bytes]) -> Iterator[ServerEvent]:
-    """The events of a stream; one that was cut off in the middle is not one."""
+    """The complete events of a stream; a truncated last event is dropped."""
     kind, identity = "message", None
     data: list[str] = []
     for line in _lines(pieces):
@@ -38,7 +38,7 @@ def parse(pieces: Iterable[bytes]) -> Iterator[ServerEvent]:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    # Only at line feeds: what str.splitlines takes for an end of line may well be part of a log's text.
+    # Splits only at line feeds: other separators of str.splitlines may be part of a log line.
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""What people write, from YAML files: errors name file and line, and nothing means other than it looks."""
+"""Reads YAML 1.2 files; errors name file and line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TWICE = "is given twice"
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice and reads plain words as YAML 1.2 does.
+    """Safe YAML 1.2 loader that refuses duplicate keys.
 
-    The library follows YAML 1.1, where ``1e-3`` is text, ``on`` is true and ``1:4`` is sixty-four.
+    PyYAML follows YAML 1.1, where ``1e-3`` is text, ``on`` is true and ``1:4`` is sixty-four.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -32,8 +32,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _plain_words() -> None:
-    _Loader.yaml_implicit_resolvers = {}  # none of 1.1's
+def _use_yaml_1_2() -> None:
+    _Loader.yaml_implicit_resolvers = {}  # drop the rules of YAML 1.1
     number = list("-+.0123456789")
     for kind, pattern, first in (
         ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
@@ -45,20 +45,22 @@ def _plain_words() -> None:
         _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), first)
 
 
-_plain_words()
+_use_yaml_1_2()
 
 
 def read_yaml(path: Path) -> Any:
-    """The one document in the file."""
+    """The document in the file."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
-        raise NotFound("there is no such file", field=str(path), fix="name the file of the job") from None
+        raise NotFound("there is no such file", field=str(path), fix="name the YAML file of the job") from None
     except UnicodeDecodeError:
-        raise InvalidSpec("is not text", field=path.name, fix="name a YAML file, written as UTF-8") from None
+        raise InvalidSpec("is not UTF-8 text", field=path.name, fix="name a YAML file in UTF-8") from None
     except OSError as error:
-        said = error.strerror or str(error)
-        raise InvalidSpec(f"cannot be read: {said}", field=path.name, fix="make it readable, or name another") from None
+        problem = error.strerror or str(error)
+        raise InvalidSpec(
+            f"cannot be read: {problem}", field=path.name, fix="make it readable, or name another"
+        ) from None
     except yaml.MarkedYAMLError as error:
         raise _marked(path.name, error) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -69,7 +71,7 @@ def _marked(name: str, error: yaml.MarkedYAMLError) -> InvalidSpec:
     mark = error.problem_mark or error.context_mark
     if isinstance(error, yaml.composer.ComposerError) and error.problem == "but found another document":
         line = f"{name}: line {mark.line + 1}" if mark is not None else name
-        return InvalidSpec("begins a second document", field=line, fix="write one job to a file")
+        return InvalidSpec("starts a second document", field=line, fix="write one job per file")
     field = f"{name}: line {mark.line + 1}" if mark is not None else name
     context = f" {error.context}" if error.context else ""
     message = f"{error.problem or 'is not YAML'}{context}"

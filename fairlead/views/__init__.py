@@ -1,1 +1,1 @@
-"""What people read: the shapes that the API answers with and that SDK, CLI and page show."""
+"""Response models of the API, shown by SDK, CLI and web page."""

@@ -1,4 +1,4 @@
-"""What people read about data sets and lineage: the shapes of those answers."""
+"""Response models for data sets and lineage."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class DataSetView(View):
     name: str
     tenant: str
     version: str
-    number: int  # 1, 2, 3, ...: in the order in which they came
+    number: int  # 1, 2, 3, ... in order of loading
     parent: str | None = None
     rows: int
     size_bytes: int
     blocks: int
     recipe: str = ""  # hash of the fitted recipe; empty: none
-    job: str = ""  # that loaded it
+    job: str = ""  # the job that loaded it
     created_s: float
     created_by: str = ""
-    resident: dict[str, int] = Field(default_factory=dict)  # bytes of it that nodes hold in memory
+    resident: dict[str, int] = Field(default_factory=dict)  # node -> bytes in memory
 
 
 class DataSetDetail(DataSetView):
-    """One version with its manifest, the others of its name, and who read them."""
+    """One version with its manifest, all versions of its name, and the jobs that read them."""
 
     manifest: dict[str, Any] = Field(default_factory=dict)
     fitted: dict[str, Any] | None = None
@@ -37,7 +37,7 @@ class DataSetDetail(DataSetView):
 
 
 class StretchView(View):
-    """Steps that were taken alike: by how many workers, where, under which plan."""
+    """One generation of a job: its workers, nodes and plan, from which step."""
 
     generation: int
     workers: int
@@ -48,18 +48,18 @@ class StretchView(View):
 
 
 class InputView(View):
-    """A version of data that a job read."""
+    """A data set version that a job read."""
 
     name: str
     version: str
     recipe: str = ""
     rows: int = 0
     blocks: list[str] = Field(default_factory=list)
-    loaded_by: str = ""  # the job that made it; empty: it was dropped since
+    loaded_by: str = ""  # the job that loaded it; empty: dropped meanwhile
 
 
 class LineageView(View):
-    """Where a job's result came from: data, recipe, blocks, code, run, weights."""
+    """The data, recipe, blocks, code, settings and weights of a job's result."""
 
     job: str
     tenant: str
@@ -75,13 +75,13 @@ class LineageView(View):
     weights: str | None = None
     made: list[DataSetView] = Field(default_factory=list)  # data sets that it loaded
     rerun_of: str | None = None
-    same_weights: bool | None = None  # of a rerun that ended: whether its weights are the first one's, bit by bit
-    repeats: str = ""  # bits or tolerance: what a rerun of it would give
+    same_weights: bool | None = None  # of an ended rerun: whether its weights are identical to the original's
+    repeats: str = ""  # bits or tolerance: how close a rerun would be
     why: str = ""
 
 
 class RerunView(View):
-    """A rerun that was handed in, and what may be expected of it."""
+    """A submitted rerun and how close its weights will be."""
 
     job: JobView
     rerun_of: str

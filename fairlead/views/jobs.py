@@ -1,4 +1,4 @@
-"""What people read: the shapes that the API answers with and that the SDK and the CLI show."""
+"""Response models for jobs, nodes, tenants, tokens, events and usage."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class View(BaseModel):
-    """Base of all answers. Clients ignore fields they do not know, so that servers may grow."""
+    """Base of all response models. Unknown fields are ignored, so that newer servers may add some."""
 
-    # Built when first used: a command that reads one kind of answer does not pay for all of them.
+    # Built on first use, so that a command pays only for the models it reads.
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 class ReasonView(View):
-    """Why something is as it is."""
+    """A machine-readable code and a text for a state or decision."""
 
     code: str
     text: str
@@ -29,21 +29,23 @@ class MemberView(View):
 
 
 class PlanView(View):
-    """How a generation is spread over its workers, why, and what was expected of that."""
+    """The parallel plan of a generation, its reason and its predicted cost."""
 
     id: str
     reason: str
-    chosen: str = "default"  # by the planner, asked for by its author, or the default as nothing is known yet
+    chosen: str = "default"  # planner, asked (by the spec), repeated (rerun) or default
     workers_used: int = 1
-    step_s: float | None = None  # predicted; None: nothing is known of the model
+    step_s: float | None = None  # predicted; None: the model is unknown
     measured_step_s: float | None = None
-    memory_bytes: int | None = None  # predicted, of the worker that needs most
+    memory_bytes: int | None = None  # predicted, of the largest worker
     bottleneck: str | None = None
-    candidates: list[dict[str, Any]] = []  # with generations of one job: rows as of ``fairlead plan``, its own first
+    candidates: list[
+        dict[str, Any]
+    ] = []  # rows of ``fairlead plan``, the chosen one first; only in a job's generations
 
 
 class GenerationView(View):
-    """One generation of a gang: who, where, why, from when to when."""
+    """One generation of a gang: members, reason, times, outcome and plan."""
 
     number: int
     phase: str
@@ -53,20 +55,20 @@ class GenerationView(View):
     running_s: float | None = None
     ended_s: float | None = None
     outcome: str | None = None
-    plan: PlanView | None = None  # None: a command, or it has not met yet
+    plan: PlanView | None = None  # None: a command, or before the rendezvous
 
 
 class PromiseView(View):
-    """Whether what was promised for a job can be kept, as it looks at the moment."""
+    """Whether a job's SLA can be met, as predicted now."""
 
-    kept: bool | None = None  # None: it is not known how long the job takes
-    earliest_deadline_s: float | None = None  # that could be kept
-    gang: int | None = None  # the fewest workers that keep the deadline
+    kept: bool | None = None  # None: the job's duration is unknown
+    earliest_deadline_s: float | None = None  # the earliest deadline that could be met
+    gang: int | None = None  # fewest workers that meet the deadline
     reason: ReasonView
 
 
 class JobView(View):
-    """A job as it stands now. Times are seconds since the epoch."""
+    """The present state of a job. Times are seconds since the epoch."""
 
     id: str
     name: str
@@ -85,7 +87,7 @@ class JobView(View):
     finished_s: float | None = None
     expected_start_s: float | None = None
     sla: dict[str, Any] = Field(default_factory=dict)
-    sla_met: bool | None = None  # None: nothing promised, or not known yet
+    sla_met: bool | None = None  # None: no SLA, or not decided yet
     step: int = 0
     total_steps: int = 0
     epoch: int = 0
@@ -95,12 +97,12 @@ class JobView(View):
     preemptions: int = 0
     resizes: int = 0
     recovery_s: float | None = None  # mean time from a loss to the next running generation
-    reason: ReasonView | None = None  # why it waits, or why it runs on what it has
+    reason: ReasonView | None = None  # why it waits, or runs on its present devices
     message: str | None = None  # why it failed
-    metrics: dict[str, float | None] = Field(default_factory=dict)  # final ones; None: it was no number
-    metrics_left_out: int = 0  # by a list, which shows the first ones; the job's own view and its result have all
-    promise: PromiseView | None = None  # as it is submitted, if something was promised
-    plan: PlanView | None = None  # of the generation that runs
+    metrics: dict[str, float | None] = Field(default_factory=dict)  # final metrics; None: not a number
+    metrics_left_out: int = 0  # more metrics than listed; the job's own view and result have all
+    promise: PromiseView | None = None  # at submission, with an SLA
+    plan: PlanView | None = None  # of the running generation
 
 
 class JobDetail(JobView):
@@ -119,11 +121,11 @@ class Page(View):
 
 
 class CancelledView(View):
-    """What became of a wish to cancel many jobs at once."""
+    """The outcome of cancelling many jobs."""
 
-    cancelled: int  # jobs that it ended, or that end now
-    more: bool = False  # there were more than one transaction takes: ask again
-    jobs: list[str] = Field(default_factory=list)  # ids of the first of them
+    cancelled: int  # jobs that were cancelled or are stopping
+    more: bool = False  # more jobs match than one transaction takes: repeat the request
+    jobs: list[str] = Field(default_factory=list)  # the first ids
     dry_run: bool = False  # only counted
 
 
@@ -134,27 +136,27 @@ class DryRun(View):
     reason: ReasonView
     nodes: list[str] = Field(default_factory=list)
     expected_start_s: float | None = None
-    expected_finish_s: float | None = None  # None: it is not known how long it takes
-    promise: PromiseView | None = None  # None: nothing was promised
+    expected_finish_s: float | None = None  # None: its duration is unknown
+    promise: PromiseView | None = None  # None: no SLA
 
 
 class Why(View):
-    """Why a job waits, runs or ended as it did, in one screen."""
+    """Why a job waits, runs on its present devices or ended."""
 
     job: JobView
     reason: ReasonView
-    unblocks: list[str] = Field(default_factory=list)  # what would let it start
+    unblocks: list[str] = Field(default_factory=list)  # changes that would let it start
     ahead: list[str] = Field(default_factory=list)
     expected_start_s: float | None = None
     expected_finish_s: float | None = None  # with a forecast; None: it is not known how long it takes
-    promise: PromiseView | None = None  # None: nothing was promised, or no forecast was asked for
-    unforeseen: str | None = None  # why there is no forecast though one was asked for
-    profile: dict[str, Any] = Field(default_factory=dict)  # what kind of work it is, and what a worker takes
+    promise: PromiseView | None = None  # None: no SLA, or no forecast was asked for
+    unforeseen: str | None = None  # why a requested forecast is missing
+    profile: dict[str, Any] = Field(default_factory=dict)  # kind of workload and resources of a worker
     generations: list[GenerationView] = Field(default_factory=list)
 
 
 class ResultView(View):
-    """What a job left behind, with the figures that every run reports."""
+    """A job's result: metrics, files and figures."""
 
     job: str
     state: str
@@ -163,19 +165,19 @@ class ResultView(View):
     figures: dict[str, float | None] = Field(default_factory=dict)  # TT, RU, TP, FI, FRT, SSR
     spec: dict[str, Any] = Field(default_factory=dict)
     message: str | None = None
-    plan: PlanView | None = None  # that it ran at last
+    plan: PlanView | None = None  # of its last generation
 
 
 class MetricsView(View):
-    """History per step: one entry per step, ready for a data frame."""
+    """Metrics per step, ready for a data frame."""
 
     job: str
-    steps: list[dict[str, Any]]  # numbers; null where a loss was none
-    batch_size: int = 0  # samples of one step of the whole gang; 0: not known
+    steps: list[dict[str, Any]]  # numbers; null for NaN
+    batch_size: int = 0  # samples per step of the whole gang; 0: unknown
 
 
 class SlotView(View):
-    """A device in use. Who uses it is told to the platform's admins and to its own tenant only."""
+    """A device in use. Its user is visible only to admins and its own tenant."""
 
     device: int
     job: str | None = None
@@ -197,29 +199,29 @@ class NodeView(View):
     isolation: str = "none"
     jobs: list[str] = Field(default_factory=list)
     warm: bool = False
-    slots: list[SlotView] = Field(default_factory=list)  # the devices in use
-    temperature_c: float | None = None  # None: this machine does not tell
+    slots: list[SlotView] = Field(default_factory=list)  # devices in use
+    temperature_c: float | None = None  # None: not measured
     power_w: float | None = None
-    grid_trouble: str = ""  # what is wrong with its grid, or was a short time ago
-    places: list[str] = Field(default_factory=list)  # its zone, rack and labels: what placement of a job may name
+    grid_trouble: str = ""  # present or recent problem of its data grid
+    places: list[str] = Field(default_factory=list)  # its zone, rack and labels, for placement
 
 
 class SpendingView(View):
-    """What a tenant has used of its budget in the present period, counted in UTC."""
+    """A tenant's use of its budget in the present period (UTC)."""
 
     device_hours: float  # the budget
     per: str  # day, week or month
     used_hours: float
     since_s: float
-    until_s: float  # when the next period begins
-    used_up: bool = False  # new jobs are refused, and those in the queue wait
+    until_s: float  # start of the next period
+    used_up: bool = False  # new jobs are refused and queued jobs wait
 
 
 class PersonView(View):
-    """Somebody who has jobs now: people of one tenant have equal parts of what it has."""
+    """A user with unfinished jobs; users of a tenant get equal parts of its devices."""
 
     user: str  # the token's id
-    user_label: str | None = None  # what the token is for, if you may know
+    user_label: str | None = None  # the token's label, if visible
     devices: int = 0
     running: int = 0
     queued: int = 0
@@ -230,30 +232,30 @@ class TenantView(View):
     weight: float
     quota: int | None = None
     sla: dict[str, Any] = Field(default_factory=dict)
-    entitlement: float = 0.0  # devices it may claim now
-    devices: int = 0  # devices it holds now
+    entitlement: float = 0.0  # devices it is entitled to now
+    devices: int = 0  # devices in use
     running: int = 0
     queued: int = 0
-    device_s: float = 0.0  # attained so far, from the ledger
+    device_s: float = 0.0  # device time used, from the ledger
     policy: dict[str, Any] = Field(default_factory=dict)
     budget: dict[str, Any] = Field(default_factory=dict)
     spending: SpendingView | None = None  # None: it has no budget
     created_s: float | None = None
-    parent: str | None = None  # the tenant whose share it divides with its siblings
-    guarantee: dict[str, int] = Field(default_factory=dict)  # devices by type that it gets whenever it wants them
-    most: dict[str, int] = Field(default_factory=dict)  # devices of a type that it never exceeds
-    share: float = 0.0  # devices that would be its part if everybody wanted all there is
-    devices_below: int = 0  # held by the tenants below it; its entitlement and share include them
-    borrowed: float = 0.0  # devices that it and those below hold beyond the share; negative: so many are lent
-    people: list[PersonView] = Field(default_factory=list)  # who has jobs that have not ended
+    parent: str | None = None  # parent tenant, whose share it divides with its siblings
+    guarantee: dict[str, int] = Field(default_factory=dict)  # guaranteed devices by type
+    most: dict[str, int] = Field(default_factory=dict)  # maximum devices by type
+    share: float = 0.0  # its devices when every tenant is busy
+    devices_below: int = 0  # in use by its child tenants; entitlement and share include them
+    borrowed: float = 0.0  # devices in use beyond the share, with children; negative: lent to others
+    people: list[PersonView] = Field(default_factory=list)  # users with unfinished jobs
 
 
 class StateView(View):
-    """What decisions are made by now, so that it can be played forward elsewhere."""
+    """The scheduler's present state, for simulation elsewhere."""
 
-    state: dict[str, Any]  # scheduling.state.ClusterState; of its memory, what tenants are owed
-    left: dict[str, float] = Field(default_factory=dict)  # by job, the work expected to be left, in its own units
-    guessed: list[str] = Field(default_factory=list)  # jobs of which that is no more than a general expectation
+    state: dict[str, Any]  # scheduling.state.ClusterState; its memory holds only what tenants are owed
+    left: dict[str, float] = Field(default_factory=dict)  # job -> expected remaining work in its own units
+    guessed: list[str] = Field(default_factory=list)  # jobs whose remaining work is only a guess
 
 
 class EventView(View):
@@ -275,7 +277,7 @@ class TokenView(View):
     created_s: float
     expires_s: float | None = None
     revoked_s: float | None = None
-    used_s: float | None = None  # last, to about a minute
+    used_s: float | None = None  # last use, to about a minute
 
 
 class SecretView(View):
@@ -288,7 +290,7 @@ class SecretView(View):
 
 
 class NewToken(TokenView):
-    """A token just made: the only time its secret is shown."""
+    """A new token; its secret is shown only here."""
 
     token: str
 
@@ -312,29 +314,29 @@ class AuditView(View):
     action: str
     target: str
     detail: dict[str, Any] = Field(default_factory=dict)
-    tenant: str | None = None  # whose things it is about; None: the platform's
-    actor_label: str | None = None  # what the token is for, if you may know
+    tenant: str | None = None  # the affected tenant; None: the platform
+    actor_label: str | None = None  # the token's label, if visible
 
 
 class UsageLine(View):
-    """What was used under one combination of keys."""
+    """Usage of one combination of keys."""
 
-    keys: dict[str, str]  # such as tenant, user, job: what it was broken down by
+    keys: dict[str, str]  # the grouping, such as tenant, user, job
     device_hours: float
     cpu_hours: float
     jobs: int
-    user_label: str | None = None  # what the user's token is for, if you may know
+    user_label: str | None = None  # the token's label, if visible
 
 
 class UsageView(View):
-    """What was used between two moments, from the ledger; most device time first."""
+    """Usage of a period, from the ledger; most device time first."""
 
     since_s: float
     until_s: float
     by: list[str]
     lines: list[UsageLine]
     total: UsageLine
-    groups: int  # how many lines there are; more than are shown if there was a limit
+    groups: int  # number of lines without the limit
 
 
 class LogLine(View):

@@ -1,4 +1,4 @@
-"""What people read about pipelines: the shapes of those answers."""
+"""Response models for pipelines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.views.jobs import View
 
 
 class StageView(View):
-    """One stage as it stands now."""
+    """The present state of a stage."""
 
     name: str
     kind: str  # function, training, estimator or command
@@ -21,16 +21,16 @@ class StageView(View):
     attempts: int = 0
     min_workers: int = 1
     max_workers: int = 1
-    reused: str | None = None  # the pipeline whose result stands for its own
+    reused: str | None = None  # the pipeline whose cached result is used
     started_s: float | None = None
     finished_s: float | None = None
-    gave: str | None = None  # what it gave, in a few words
+    gave: str | None = None  # short description of its result
     gave_bytes: int | None = None
-    value: Any = None  # if that is small and plain
+    value: Any = None  # its result, if small and plain
 
 
 class PipelineView(View):
-    """A pipeline as it stands now. Times are seconds since the epoch."""
+    """The present state of a pipeline. Times are seconds since the epoch."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class PipelineView(View):
 
 
 class PipelineDetail(PipelineView):
-    """With its stages, each after all that it waits for."""
+    """A pipeline with its stages in topological order."""
 
     stages: list[StageView] = Field(default_factory=list)
 

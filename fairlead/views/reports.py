@@ -1,4 +1,4 @@
-"""What people read about the platform as a whole: its report, shares over time, and how fair they are."""
+"""Response models for the report, shares over time and fairness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TenantReport(View):
     tenant: str
     weight: float
     entitlement: float  # fraction of the cluster
-    share: float  # fraction of what was used
+    share: float  # fraction of all device time used
     device_s: float
     jobs: int
     finished: int
@@ -36,38 +36,42 @@ class JobReport(View):
     recoveries: int = 0
     recovery_s: float | None = None
     metrics: dict[str, float | None] = Field(default_factory=dict)
-    metrics_left_out: int = 0  # beside the first ones; the job's result has all
+    metrics_left_out: int = 0  # more metrics than listed; the job's result has all
 
 
 class FairnessView(View):
-    """Jain's index of what tenants had lately of what was due to them, and what the policy does about it."""
+    """Jain's index of tenants' recent use per entitlement, and the policy's compensation."""
 
-    index: float  # of the last minutes, over all to whom anything was due
-    lasting: float = 1.0  # of the last hours, where a device hour was due: it is held against the threshold
-    threshold: float  # below it, what is owed is repaid sooner
+    index: float  # of the last minutes, over tenants with an entitlement
+    lasting: float = (
+        1.0  # of the last hours, over tenants entitled to at least a device hour; compared with the threshold
+    )
+    threshold: float  # below it, tenants are compensated faster
     corrects: bool
-    behind: dict[str, float] = Field(default_factory=dict)  # what each had of its due, while it is repaid; own only
-    text: str = ""  # what is done, and for whom; a tenant is told of itself only
+    behind: dict[str, float] = Field(
+        default_factory=dict
+    )  # use per entitlement of tenants being compensated; own tenant only
+    text: str = ""  # explanation; tenants see only their own part
 
 
 class Report(View):
-    """The figures of REQUIREMENTS for the platform as a whole, per tenant and per job."""
+    """Figures of the platform, its tenants and jobs."""
 
     since_s: float
     until_s: float
-    training_time_s: float | None = None  # TT, of all work together
-    utilisation: float | None = None  # RU, cpu time used of what the nodes have
-    allocation: float | None = None  # device time held of what the nodes have
+    training_time_s: float | None = None  # TT, of all jobs together
+    utilisation: float | None = None  # RU, CPU time used / CPU time of the nodes
+    allocation: float | None = None  # device time in use / device time of the nodes
     throughput_per_s: float | None = None  # TP, samples per second
     fairness: float | None = None  # FI, Jain's index of share per entitlement
     recovery_s: float | None = None  # FRT, mean
     sla_satisfaction: float | None = None  # SSR
     tenants: list[TenantReport] = Field(default_factory=list)
     jobs: list[JobReport] = Field(default_factory=list)
-    shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time, for a plot
+    shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time
     energy: dict[str, Any] = Field(default_factory=dict)  # kwh, saved_kwh by sleep, asleep_s, wakes, kwh of tenants
     neighbours: list[dict[str, Any]] = Field(default_factory=list)  # class, beside, slowdown (0 to 1), seen; for admins
-    balance: FairnessView | None = None  # fairness as the policy keeps it, continuously; None before the first round
+    balance: FairnessView | None = None  # recent fairness as tracked by the policy; None before the first round
 
 
 class ShareLine(View):
@@ -76,11 +80,11 @@ class ShareLine(View):
     tenant: str
     weight: float
     held: list[float]
-    entitlement: list[float]  # what it could claim then, had every tenant with jobs wanted all
+    entitlement: list[float]  # entitlement at that time, with all tenants that had jobs busy
 
 
 class SharesView(View):
-    """Who held how much, against what each was entitled to, in evenly long intervals."""
+    """Devices in use and entitlement per tenant, in equal intervals."""
 
     since_s: float
     until_s: float
@@ -88,4 +92,4 @@ class SharesView(View):
     devices: int  # of the cluster now
     fairness: float | None = None  # FI, Jain's index over the whole time
     tenants: list[ShareLine] = Field(default_factory=list)
-    balance: FairnessView | None = None  # fairness as the policy keeps it, continuously; None before the first round
+    balance: FairnessView | None = None  # recent fairness as tracked by the policy; None before the first round

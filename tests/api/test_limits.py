@@ -97,7 +97,7 @@ def test_many_tokens_give_a_tenant_no_more_than_its_rate() -> None:
     limiter = RateLimiter(Limits(requests_per_s=1.0, burst=2, tenant_requests_per_s=1.0, tenant_burst=5), Clock())
     for number in range(5):
         limiter.admit(f"t{number}", "alpha")
-    with pytest.raises(TooFast, match="of this tenant"):
+    with pytest.raises(TooFast, match="with this tenant"):
         limiter.admit("t6", "alpha")
     limiter.admit("t7", "beta")
     limiter.admit("t8", None)
@@ -106,7 +106,7 @@ def test_many_tokens_give_a_tenant_no_more_than_its_rate() -> None:
 def test_a_tenant_s_tokens_together_hold_no_more_than_its_streams() -> None:
     limiter = RateLimiter(Limits(streams=2, tenant_streams=3))
     with limiter.stream("a", "alpha"), limiter.stream("b", "alpha"), limiter.stream("c", "alpha"):
-        with pytest.raises(TooFast, match="3 streams of this tenant"), limiter.stream("d", "alpha"):
+        with pytest.raises(TooFast, match="this tenant already has 3 open streams"), limiter.stream("d", "alpha"):
             pass
         with limiter.stream("d", "beta"), limiter.stream("e", None):
             pass

@@ -87,7 +87,7 @@ def test_ctrl_c_ends_everything_in_order_and_the_job_goes_on_with_the_next_start
     window = Window(admin, "up", "--nodes", "1", "--port", "0")
     try:
         window.until(r"Fairlead is up at (http://\S+)")
-        window.until(r"end it: Ctrl-C")
+        window.until(r"stop: Ctrl-C")
         admin("tenant", "create", "vision")
         job = admin("run", "--tenant", "vision", "--name", "sleeper", "--json", "--", "sleep", "86400").data["id"]
         admin.until(lambda answer: _state(answer) == "running", "why", job)

@@ -97,7 +97,7 @@ def test_what_is_not_there_to_run_is_refused_at_once(platform: Platform, tmp_pat
     before = platform.vision("queue", "--all", "--json").data["total"]
     for more in ((), ("--dry-run",)):
         done = platform.vision("run", "train.py:nope", *more, cwd=tmp_path, code=2)
-        told = "run: there is no function nope in train.py\n  fix: did you mean train.py:training?\n"
+        told = "run: train.py has no function nope\n  fix: did you mean train.py:training?\n"
         assert done.err == f"fairlead run: {told}"
         done = platform.vision("run", "--venv", "nope", *more, "--", "true", cwd=tmp_path, code=2)
         there = tmp_path / "nope"

@@ -85,7 +85,7 @@ def test_the_command_prints_a_profile_that_fits_and_one_for_machines(
     shown = capsys.readouterr().out
     assert ended.value.code == 0 and "\x1b" not in shown
     assert "30 rows, 6 columns" in shown and "is never set" in shown
-    table = shown.split("\n", 1)[1].split("worth a look")[0]
+    table = shown.split("\n", 1)[1].split("anomalies:")[0]
     assert all(len(line) <= 80 for line in table.splitlines())
     with pytest.raises(SystemExit):
         main(["data", "describe", str(tmp_path / "t.csv"), "--json"])

@@ -71,7 +71,7 @@ def test_a_correction_is_seen_everywhere_and_names_nobody_to_strangers(home: Pat
         window.log_in(admins)
         window.page.goto(f"{client.url}/#/tenants")
         figures = window.page.locator(".figures")
-        figures.get_by_text("Fairness lately").wait_for()
+        figures.get_by_text("Recent fairness").wait_for()
         assert "meek had 11% of what was due" in figures.inner_text()
 
 

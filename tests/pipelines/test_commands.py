@@ -54,7 +54,7 @@ def test_a_pipeline_is_cancelled_and_its_stages_that_never_ran_took_no_time(plat
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["flow.py"], 2, "'flow.py' names no pipeline"),
+        (["flow.py"], 2, "'flow.py' is not a pipeline"),
         (["flow.py:nothing"], 2, "flow.py: nothing is not there"),
         (["flow.py:load"], 2, "load is a Stage"),
         (["none.py:flow"], 2, "none.py: there is no such file"),

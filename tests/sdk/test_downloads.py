@@ -60,7 +60,7 @@ def test_a_link_in_the_folder_leads_no_file_out_of_it(out: Path, tmp_path: Path)
 def test_what_is_there_is_replaced_only_when_one_says_so(name: str, out: Path) -> None:
     (out / name).parent.mkdir(parents=True)
     (out / name).write_text("mine")
-    with pytest.raises(Conflict, match="is there already; nothing was written") as caught:
+    with pytest.raises(Conflict, match="already exists; nothing was written") as caught:
         download(result("first", name), out, fetch)
     assert "--force" in str(caught.value.fix)
     assert held(out) == {name: b"mine"}
@@ -139,7 +139,7 @@ def test_the_command_says_what_it_left_out_and_what_is_called_otherwise(
     names(server, "a", HOSTILE.replace("\0", ""))
     assert execute(app, ["result", "a", "--download", str(out)]) == 0
     said = capfd.readouterr().out
-    assert "is called a_]0;owned__" in said
+    assert "was saved as a_]0;owned__" in said
     assert len(held(out)) == 2
     assert execute(app, ["result", "a", "--download", str(out)]) == 4
     assert "--force" in capfd.readouterr().err
@@ -147,7 +147,7 @@ def test_the_command_says_what_it_left_out_and_what_is_called_otherwise(
     server.overrides.pop("/jobs/a/artifacts/")
     server.error = 404
     assert execute(app, ["result", "a", "--download", str(out), "--force"]) == 1
-    assert "left out: 'a'" in capfd.readouterr().out
+    assert "not downloaded: 'a'" in capfd.readouterr().out
 
 
 def test_a_hostile_server_makes_the_command_write_nowhere_else(

@@ -63,7 +63,7 @@ def test_a_name_that_is_not_there_is_refused_with_field_value_and_fix(tmp_path: 
         handed(tmp_path, code)
     told = caught.value
     assert (told.field, told.value) == ("run", "train.py:training")
-    assert told.message == "there is no function training in train.py" and told.fix
+    assert told.message == "train.py has no function training" and told.fix
 
 
 def test_the_fix_names_what_is_there(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_the_fix_names_what_is_there(tmp_path: Path) -> None:
     assert caught.value.fix == "did you mean train.py:train?"
     with pytest.raises(InvalidSpec) as caught:
         handed(tmp_path, "def a(): ...\ndef b(): ...")
-    assert caught.value.fix == "name one that is there: a, b"
+    assert caught.value.fix == "use one of: a, b"
 
 
 @pytest.mark.parametrize("path", ["package/module.py", "package/module/__init__.py"])
 def test_a_module_whose_source_goes_along_is_read_too(tmp_path: Path, path: str) -> None:
     handed(tmp_path, "def training(): ...", "package.module:training", path)
-    with pytest.raises(InvalidSpec, match=f"there is no function nope in {path}"):
+    with pytest.raises(InvalidSpec, match=f"{path} has no function nope"):
         prepare("package.module:nope", tmp_path, {"name": "a"}).pack()
     prepare("installed.module:nope", tmp_path, {"name": "a"}).pack()  # only its worker can know
 
@@ -86,7 +86,7 @@ def test_a_module_whose_source_goes_along_is_read_too(tmp_path: Path, path: str)
 def test_a_yaml_file_is_named_with_its_field(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def training(): ...\n")
     (tmp_path / "job.yaml").write_text("name: a\nrun: train.py:nope\n")
-    with pytest.raises(InvalidSpec, match=r"^job.yaml: run: there is no function nope in train.py$"):
+    with pytest.raises(InvalidSpec, match=r"^job.yaml: run: train.py has no function nope$"):
         prepare(tmp_path / "job.yaml", None, {}).pack()
 
 

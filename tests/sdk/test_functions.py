@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fairlead.errors import InvalidSpec
-from fairlead.sdk.functions import PICKLE, job_name, travel
+from fairlead.sdk.functions import PICKLE, job_name, pack_function
 
 OPEN = "import cloudpickle, sys; print(cloudpickle.loads(sys.stdin.buffer.read())(b=4))"
 
@@ -53,9 +53,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Importer:
 
 def test_a_function_of_a_file_in_the_folder_is_named_by_its_file(module: Importer, tmp_path: Path) -> None:
     function = module("travel_train", "def training(a=1): return a\n").training
-    way = travel(function, tmp_path / "project")
+    way = pack_function(function, tmp_path / "project")
     assert (way.run, way.pickled) == ("travel_train.py:training", None)
-    assert travel(function, tmp_path).run == "project/travel_train.py:training"
+    assert pack_function(function, tmp_path).run == "project/travel_train.py:training"
 
 
 def test_without_a_folder_that_of_the_module_goes_along(
@@ -65,14 +65,14 @@ def test_without_a_folder_that_of_the_module_goes_along(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert travel(function).folder == tmp_path / "project"
+    assert pack_function(function).folder == tmp_path / "project"
     monkeypatch.chdir(tmp_path / "project")
-    assert travel(function).folder == tmp_path / "project"
+    assert pack_function(function).folder == tmp_path / "project"
 
 
 def test_a_function_of_a_package_keeps_its_dotted_name(module: Importer, tmp_path: Path) -> None:
     function = module("travel_package.models.small", "def training(): return 1\n").training
-    way = travel(function, tmp_path / "project")
+    way = pack_function(function, tmp_path / "project")
     assert way.run == "travel_package.models.small:training"
 
 
@@ -81,7 +81,7 @@ def test_a_function_outside_of_the_folder_travels_by_value(module: Importer, tmp
     function = module("travel_outside", text).training
     other = tmp_path / "other"
     other.mkdir()
-    way = travel(function, other)
+    way = pack_function(function, other)
     assert way.run == f"{PICKLE}:training"
     assert way.extra == {PICKLE: way.pickled}
     assert run_elsewhere(way.pickled or b"", other) == "15"
@@ -95,7 +95,7 @@ def test_closures_lambdas_and_partials_travel_by_value(module: Importer, tmp_pat
         (lambda b: b + 1, "training", "5"),
         (functools.partial(found.add, 3), "training", "7"),
     ):
-        way = travel(function, tmp_path / "project")
+        way = pack_function(function, tmp_path / "project")
         assert way.run == f"{PICKLE}:{name}"
         assert run_elsewhere(way.pickled or b"", tmp_path) == value
 
@@ -103,8 +103,8 @@ def test_closures_lambdas_and_partials_travel_by_value(module: Importer, tmp_pat
 def test_a_function_of_a_notebook_travels_by_value_with_what_it_uses(tmp_path: Path) -> None:
     notebook = tmp_path / "notebook.py"
     notebook.write_text(
-        "import sys\nfrom fairlead.sdk.functions import travel\nSCALE = 5\nclass Net:\n    factor = SCALE\n"
-        "def experiment(b): return Net().factor * b\nway = travel(experiment)\n"
+        "import sys\nfrom fairlead.sdk.functions import pack_function\nSCALE = 5\nclass Net:\n    factor = SCALE\n"
+        "def experiment(b): return Net().factor * b\nway = pack_function(experiment)\n"
         "assert way.run.endswith(':experiment'), way.run\nsys.stdout.buffer.write(way.pickled)\n"
     )
     done = subprocess.run([sys.executable, notebook.name], cwd=tmp_path, capture_output=True, check=False)
@@ -118,7 +118,7 @@ def test_nobody_sends_all_they_own_by_working_in_their_home(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     function: dict[str, Any] = {"__name__": "__main__"}
     exec("def training(): return 1", function)
-    assert travel(function["training"]).folder is None
+    assert pack_function(function["training"]).folder is None
 
 
 def test_what_cannot_travel_is_said_with_a_fix() -> None:
@@ -127,8 +127,8 @@ def test_what_cannot_travel_is_said_with_a_fix() -> None:
     def training() -> object:
         return lock
 
-    with pytest.raises(InvalidSpec, match="training cannot travel") as caught:
-        travel(training)
+    with pytest.raises(InvalidSpec, match="training cannot be sent") as caught:
+        pack_function(training)
     assert caught.value.fix
 
 

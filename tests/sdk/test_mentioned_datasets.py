@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.sdk.mentioned_datasets import data_sets
+from fairlead.sdk.mentioned_datasets import mentioned_datasets
 from fairlead.sdk.requests import prepare
 
 ONE = 'import fairlead\ndef training():\n    return fairlead.Training(model=Net, data="bank", eval_data="bank-test")\n'
@@ -25,7 +25,7 @@ ONE = 'import fairlead\ndef training():\n    return fairlead.Training(model=Net,
     ],
 )
 def test_names_are_found_where_a_training_says_them(text: str, names: list[str]) -> None:
-    assert data_sets(text) == names
+    assert mentioned_datasets(text) == names
 
 
 def test_a_spec_gets_the_data_sets_of_its_program_unless_it_names_some(tmp_path: Path) -> None:

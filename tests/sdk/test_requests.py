@@ -30,21 +30,21 @@ def test_an_error_in_a_file_names_the_file_and_the_field(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["", "- a\n", "hello\n", "3\n"])
 def test_a_file_that_holds_no_job_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.yaml").write_text(text)
-    with pytest.raises(InvalidSpec, match="holds no job"):
+    with pytest.raises(InvalidSpec, match=r"is empty|not a mapping of fields"):
         prepare(tmp_path / "job.yaml", None, {"name": "x"})
 
 
 def test_a_function_in_a_file_that_does_not_go_along_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def training(): ...\n")
     (tmp_path / "job.yaml").write_text("name: a\nrun: tran.py:training\n")
-    with pytest.raises(InvalidSpec, match=r"job.yaml: run: there is no file tran.py in"):
+    with pytest.raises(InvalidSpec, match=r"job.yaml: run: file tran.py is not in"):
         prepare(tmp_path / "job.yaml", None, {}).pack()
     assert "train.py" in prepare("./train.py:training", tmp_path, {"name": "a"}).pack().files
     prepare("package.module:training", tmp_path, {}).pack()  # may be installed where it runs
 
 
 def test_what_cannot_run_at_all_is_refused_in_words() -> None:
-    with pytest.raises(InvalidSpec, match="42 is nothing that can run"):
+    with pytest.raises(InvalidSpec, match="42 cannot be run"):
         prepare(42, None, {})  # type: ignore[arg-type]
 
 

@@ -48,9 +48,9 @@ def test_an_error_names_the_file_and_the_line(tmp_path: Path, text: str, line: s
 
 
 def test_a_second_document_is_called_one(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"job\.yaml: line 2: begins a second document") as caught:
+    with pytest.raises(InvalidSpec, match=r"job\.yaml: line 2: starts a second document") as caught:
         read(tmp_path, "name: a\n---\nname: b\n")
-    assert caught.value.fix == "write one job to a file"
+    assert caught.value.fix == "write one job per file"
 
 
 def test_a_key_given_twice_says_where_it_stood_first(tmp_path: Path) -> None:
