@@ -1,4 +1,4 @@
-"""A job that has arrived and is not done: where it sits, how far it is, and how a policy sees it."""
+"""Tracks a job between arrival and completion: its seats, its progress, and its state for the policy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairlead.simulation.job_course import begin
 from fairlead.simulation.trace import RunOutcome, TraceJob
 
 Segment = tuple[float, float, tuple[str, ...]]
-"""From when to when a gang sat on which nodes."""
+"""(begin, end, nodes) of a gang."""
 
 
 class ActiveJob:
-    """One job in a running simulation. Its view for the policy is kept until something about it changes."""
+    """One job in a running simulation. Its state for the policy is cached until it changes."""
 
     __slots__ = (
         "_state", "attained_device_s", "course", "device_type", "job", "level", "owed_s", "ran_s", "restart_cost_s",
@@ -32,10 +32,10 @@ class ActiveJob:
         self.seats: tuple[str, ...] = ()
         self.device_type = ""
         self.spread: tuple[int, ...] = ()
-        self.level = NEAR  # how far apart its workers sit
-        self.slowed = 0.0  # the part of its speed that it loses to gangs it shares nodes with
+        self.level = NEAR  # topology level that its workers span
+        self.slowed = 0.0  # part of its speed lost to neighbours on its nodes
         self.since_s = job.arrival_s
-        self.owed_s = 0.0  # of the restart, still to be paid
+        self.owed_s = 0.0  # seconds of the restart still to pass
         self.starts = 0
         self.started_s: float | None = None
         self.attained_device_s = 0.0
@@ -45,7 +45,7 @@ class ActiveJob:
 
     @property
     def gang(self) -> int:
-        """Devices that it wants at least."""
+        """Its smallest gang."""
         return self.job.min_workers
 
     @property
@@ -55,7 +55,7 @@ class ActiveJob:
     def sit(
         self, seats: tuple[str, ...], nodes: Mapping[str, Node], now_s: float, *, free: bool = False, wake_s: float = 0
     ) -> None:
-        """Begin a generation on these nodes; it costs a restart unless this one is free, and the waking of a node."""
+        """Begin a generation on these nodes; it costs a restart unless ``free``, and the waking of nodes."""
         counts = Counter(seats)
         self.seats = seats
         self.spread = tuple(sorted(counts.values(), reverse=True))
@@ -75,7 +75,7 @@ class ActiveJob:
         return (self.job.restart_costs or {}).get(workers, self.restart_cost_s)
 
     def pause(self, seconds: float) -> None:
-        """Every decision makes it lose so much, unless it is restarting anyway."""
+        """Lose so many seconds to a decision, unless it is restarting anyway."""
         self.owed_s = max(self.owed_s, seconds)
 
     def leave(self, now_s: float) -> None:
@@ -86,7 +86,7 @@ class ActiveJob:
         self._state = None
 
     def run(self, seconds: float) -> RunOutcome:
-        """Let its gang run for at most so long."""
+        """Run its gang for at most so many seconds."""
         pace = self._pace()
         if pace == 1.0:
             ran = self.course.run(seconds, self.device_type, self.spread, self.owed_s)
@@ -99,9 +99,9 @@ class ActiveJob:
         return ran
 
     def _pace(self) -> float:
-        """Its speed relative to what its model says of so many nodes: for how far apart those are, and for its company.
+        """Its speed relative to its model: reduced by distance between nodes and by interference.
 
-        Models tell one node from several; what a wider domain costs is in the curve.
+        Models distinguish one node from several; the cost of wider domains is in the curve.
         """
         pace = 1.0 - self.slowed
         if self.level > FAR:
@@ -112,7 +112,7 @@ class ActiveJob:
         return pace
 
     def _run_at(self, pace: float, seconds: float) -> RunOutcome:
-        """As if time passed at this pace for its work, but not for its restart."""
+        """Run at this pace; the restart is not slowed."""
         lost_s = min(self.owed_s, seconds)
         if pace <= 0:
             return RunOutcome(seconds, 0.0)
@@ -120,22 +120,22 @@ class ActiveJob:
         return RunOutcome(min(seconds, lost_s + (ran.took_s - lost_s) / pace), ran.service_s / pace)
 
     def speed(self) -> float:
-        """Units of work per second on the gang it has."""
+        """Units of work per second on its present gang."""
         return self.course.curve().speed(self.device_type, len(self.seats), self.level) * (1.0 - self.slowed)
 
     def ends_in(self) -> float:
-        """Seconds until it is done if nothing changes."""
+        """Seconds until it is done without changes."""
         left_s, pace = self.course.seconds_left(self.device_type, self.spread), self._pace()
         return self.owed_s + (left_s if pace == 1.0 else left_s / pace if pace > 0 else math.inf)
 
     def state(self, declared: bool) -> JobState:
-        """What a policy may know of it."""
+        """The job's state for the policy."""
         if self._state is None:
             self._state = self._seen(declared)
         return self._state
 
     def _stopping_costs_s(self) -> float:
-        """What a new generation costs it: the restart, and the time for all that it has done where that is lost."""
+        """Cost of a new generation: the restart, and the time for lost work if it starts over."""
         speed = self.speed() if self.job.starts_over and self.seats else 0.0
         return self.restart_cost_s + (self.course.done / speed if speed > 0 else 0.0)
 
@@ -155,6 +155,6 @@ class ActiveJob:
 
 
 def _speeds(curve: SpeedCurve, device_type: str) -> dict[int, float]:
-    """By gang size on the devices it has, or on the first there are: what telemetry would have measured."""
+    """Speed by gang size on its device type, or on the first one: as telemetry would have measured."""
     levels = curve.speeds.get(device_type) or next(iter(curve.speeds.values()))
     return {size: speed for size, speed in zip(curve.sizes, levels[NEAR], strict=True) if speed > 0}

@@ -1,4 +1,4 @@
-"""Clusters in words: ``8xv100,16xp100`` as flat pools, ``16x4xt4`` as nodes with devices, or a YAML file."""
+"""Parses clusters: ``8xv100,16xp100`` as flat pools, ``16x4xt4`` as nodes with devices, or a YAML file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlead.errors import InvalidSpec
 
 PART = re.compile(r"(\d+)x(?:(\d+)x)?([A-Za-z][\w.-]*)")
 RACK = 16
-"""Nodes that share a rack, and so its failures, unless a file says otherwise."""
+"""Nodes per rack, which fail together, unless a file says otherwise."""
 
 KEYS = frozenset({"type", "nodes", "devices", "rack", "zone", "labels", "cpu", "memory", "watts", "heats"})
 EXAMPLE = "[{type: t4, nodes: 16, devices: 4}]"
@@ -21,7 +21,7 @@ FIX = "write 8xv100,16xp100 (pools), 16x4xt4 (nodes x devices x type), or name a
 
 
 def cluster(text: str, field: str = "--cluster") -> tuple[Node, ...]:
-    """The nodes that these words, or the file of this name, describe; ``field`` is where somebody wrote them."""
+    """The nodes described by this text or file; ``field`` names the option for errors."""
     path = Path(text)
     if path.suffix in (".yaml", ".yml"):
         return _from_file(path, field)
@@ -32,7 +32,7 @@ def cluster(text: str, field: str = "--cluster") -> tuple[Node, ...]:
 
 
 def is_pool(node: Node) -> bool:
-    """Whether it stands for a flat pool, whose devices fail one by one: such a node is called after its type."""
+    """Whether the node is a flat pool, whose devices fail one by one; a pool is named after its type."""
     return node.name.partition(".")[0] == node.device_type
 
 

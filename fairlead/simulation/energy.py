@@ -1,4 +1,4 @@
-"""How much energy a simulated cluster uses: devices busy and idle, and nodes asleep where they may sleep."""
+"""Measures the energy of a simulated cluster: busy and idle devices, and sleeping nodes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WAKE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """That nodes may sleep: after how long idle, and how long it takes to wake one."""
+    """Settings of sleep: idle time before it, and time to wake."""
 
     sleep_after_s: float
     wake_s: float = WAKE_S
 
 
 class Meter:
-    """Keeps count of every node's hours: busy, asleep, and how often it was woken."""
+    """Counts every node's busy time, sleep and wake-ups."""
 
     def __init__(self, nodes: Sequence[Node], began_s: float = 0.0) -> None:
         self._nodes = nodes
@@ -42,7 +42,7 @@ class Meter:
         self._asleep_s[name] += now_s - self._since_s.pop(name)  # type: ignore[assignment]
 
     def kwh(self, began_s: float, ended_s: float) -> float:
-        """Of all nodes until then; who still sleeps has slept until the end."""
+        """Energy of all nodes until then; a node still asleep has slept until the end."""
         asleep_s = {node.name: float(self._asleep_s[node.name]) for node in self._nodes}
         for name, since_s in self._since_s.items():
             asleep_s[name] += max(0.0, ended_s - since_s)

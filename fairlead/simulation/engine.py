@@ -1,4 +1,4 @@
-"""The simulator: a virtual clock, arrivals and completions, and a policy that is asked as the live platform asks it."""
+"""Simulates a trace under a policy: a virtual clock, arrivals, completions and failures; states as on the platform."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from fairlead.simulation.usage_tally import UsageTally
 
 Policy = Callable[[ClusterState], Round]
 Progress = Callable[[int, int, float], None]
-"""Told after each step: jobs done, jobs in all, the virtual time."""
+"""Called after each step with jobs done, all jobs, and the virtual time."""
 
 DECLINED = "declined"
-"""The code of a hold that is for ever."""
+"""The code of a hold that is final: the job is never run."""
 
 PATIENCE = 2_000
-"""Rounds in which nothing gets on and nothing arrives, but jobs are left: then the policy will never finish them."""
+"""After so many rounds without progress or arrivals, the policy will never finish the remaining jobs."""
 
 
 class SimulationError(FairleadError):
-    """The policy did what cannot be done, or does nothing for ever."""
+    """The policy made an impossible decision, or makes no progress."""
 
     code, status, exit_code = "simulation", 500, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a trace is run; what is None is as the trace's own simulator has it."""
+    """Settings of a run; None: as in the trace's own simulator."""
 
     round_s: float | None = None
     restart_cost_s: float | None = None
     clock: Clock | None = None
-    declared: bool = True  # whether a policy may see how much work is left
+    declared: bool = True  # whether a policy sees the work left
     tenants: Sequence[TenantState] = ()
     outages: Outages = field(default_factory=NoFailures)
-    draw: bool = False  # keep what the plots need
+    draw: bool = False  # record data for plots
     energy: Energy | None = None  # nodes may sleep; None: they never do
-    colocation: Table | None = None  # how gangs that share nodes slow each other down; None: not at all
+    colocation: Table | None = None  # interference between gangs on one node; None: none
 
 
 def simulate(
@@ -68,7 +68,7 @@ def simulate(
 
 
 class Simulation:
-    """One run. Time moves in steps; between two steps nothing changes but work that gets done."""
+    """One run. Time moves in steps; within a step only work progresses."""
 
     def __init__(self, trace: Trace, nodes: Sequence[Node], policy: Policy, settings: Settings) -> None:
         self.trace, self.policy, self.settings = trace, policy, settings
@@ -79,8 +79,8 @@ class Simulation:
             nodes = [replace(node, wake_s=settings.energy.wake_s) for node in nodes]
         self.nodes = {node.name: node for node in nodes}
         self.sleep_after_s = trace.sleep_after_s if settings.energy is None else settings.energy.sleep_after_s
-        self.warmth = Temperatures(nodes)
-        self.company = None if settings.colocation is None else TrueInterference(settings.colocation)
+        self.temperatures = Temperatures(nodes)
+        self.interference = None if settings.colocation is None else TrueInterference(settings.colocation)
         self.free = {node.name: node.devices for node in nodes}
         self.waiting = sorted(trace.jobs, key=lambda job: job.arrival_s)
         self.waiting.reverse()  # the next one is popped from the end
@@ -103,30 +103,30 @@ class Simulation:
 
     def run(self, progress: Progress | None = None) -> Outcome:
         total = len(self.waiting)
-        self._go_on()
+        self._resume_running_jobs()
         while self.waiting or self.active:
             self._admit()
             if not self.active:
-                self._jump()
+                self._jump_to_next_arrival()
                 continue
             self._decide()
             self._step()
-            self._fail_and_mend()
+            self._apply_outages()
             if progress is not None:
                 progress(len(self.done), total, self.now_s)
         return self._outcome(total)
 
     # ------------------------------------------------------------ arrivals
 
-    def _go_on(self) -> None:
-        """Who sat somewhere as the trace begins goes on there, unless a node is gone since."""
+    def _resume_running_jobs(self) -> None:
+        """Seat the jobs that run as the trace begins, unless their nodes are gone."""
         if self.trace.seated:
             self._admit()
         for name, seats in self.trace.seated.items():
             job = self.active[name]
             there = all(seat in self.nodes and self.nodes[seat].schedulable for seat in seats)
             if there and job.job.min_workers <= len(seats) <= job.job.max_workers:
-                self._sit_down(job, seats, True)
+                self._seat_gang(job, seats, True)
 
     def _admit(self) -> None:
         while self.waiting and self.waiting[-1].arrival_s <= self.now_s:
@@ -136,18 +136,18 @@ class Simulation:
             self.active[job.id] = ActiveJob(job, self.restart_cost_s)
             self.tally.arrive(self.active[job.id])
 
-    def _jump(self) -> None:
-        """Nobody is there: go on when somebody comes."""
+    def _jump_to_next_arrival(self) -> None:
+        """No job is active: advance to the next arrival."""
         arrival_s = self.waiting[-1].arrival_s
         if self.clock is Clock.ROUNDS:
             arrival_s = self._on_grid(arrival_s)
         self.tally.step(self.now_s, arrival_s, ())
-        self.warmth.pass_(arrival_s - self.now_s, self.nodes, self.free)
+        self.temperatures.advance(arrival_s - self.now_s, self.nodes, self.free)
         self.now_s = arrival_s
-        self._fail_and_mend()
+        self._apply_outages()
 
     def _on_grid(self, when_s: float) -> float:
-        """The first round that does not begin before this."""
+        """The first round at or after this time."""
         return self.grid_s + math.ceil((when_s - self.grid_s) / self.round_s) * self.round_s
 
     # ------------------------------------------------------------ decisions
@@ -162,7 +162,7 @@ class Simulation:
         self.rounds += 1
 
     def state(self) -> ClusterState:
-        """What the policy sees now."""
+        """The present state for the policy."""
         declared = self.settings.declared
         return ClusterState(
             now_s=self.now_s,
@@ -173,40 +173,40 @@ class Simulation:
             round_s=None if self.clock is Clock.EVENTS else self.round_s,
             at_once=True,
             sleep_after_s=self.sleep_after_s,
-            colocation=None if self.company is None else self.company.learned,
+            colocation=None if self.interference is None else self.interference.learned,
         )
 
     def _nodes_seen(self) -> tuple[Node, ...]:
-        """With temperatures, where nodes say how they heat up."""
-        warm = self.warmth.now_c
+        """The nodes with their temperatures, where those are simulated."""
+        warm = self.temperatures.now_c
         return tuple(
             replace(node, temperature_c=warm[name]) if name in warm else node for name, node in self.nodes.items()
         )
 
     def _apply(self, decided: Round) -> None:
-        """First all who leave, then all who come: what is freed can be given away at once."""
+        """Carry out the round: first gangs leave, then gangs are seated, so that freed devices can be reused."""
         coming: list[tuple[ActiveJob, tuple[str, ...]]] = []
         for decision in decided.decisions:
             if isinstance(decision, Start | Resize):
                 job = self.active[decision.job]
                 if job.seats and same_seats(job.seats, decision.seats):
                     continue
-                self._stand_up(job)
+                self._remove_gang(job)
                 coming.append((job, decision.seats))
             elif isinstance(decision, Preempt):
-                self._stand_up(self.active[decision.job])
+                self._remove_gang(self.active[decision.job])
             elif isinstance(decision, Hold) and decision.reason.code == DECLINED:
-                self._turn_away(self.active[decision.job])
+                self._decline(self.active[decision.job])
         free = self.rounds == 0 and self.trace.first_round_free
         for job, seats in coming:
-            self._sit_down(job, seats, free)
-        self._rest(decided)
+            self._seat_gang(job, seats, free)
+        self._put_nodes_to_sleep(decided)
         if self.trace.pause_s and self.settings.restart_cost_s is None:
             for job in self.active.values():
                 job.pause(self.trace.pause_s if job.seats else 0.0)
 
-    def _rest(self, decided: Round) -> None:
-        """Nodes that the policy sends to sleep; one that somebody sits on stays awake."""
+    def _put_nodes_to_sleep(self, decided: Round) -> None:
+        """Put nodes to sleep as decided; a node in use stays awake."""
         if self.sleep_after_s is None:
             return
         for decision in decided.nodes:
@@ -216,27 +216,28 @@ class Simulation:
                 self.meter.sleep(node.name, self.now_s)
 
     def _woken_s(self, seats: tuple[str, ...]) -> float:
-        """Wake those of these nodes that sleep; the time until the last is awake."""
+        """Wake the sleeping ones of these nodes; returns the seconds until the last is awake."""
         asleep = [self.nodes[name] for name in sorted(set(seats)) if self.nodes[name].asleep]
         for node in asleep:
             self.nodes[node.name] = replace(node, asleep=False)
             self.meter.wake(node.name, self.now_s)
         return max((node.wake_s for node in asleep), default=0.0)
 
-    def _turn_away(self, job: ActiveJob) -> None:
-        """The policy will never run it: it goes, and counts as not done."""
+    def _decline(self, job: ActiveJob) -> None:
+        """Remove a job that the policy declined; it counts as not done."""
         del self.active[job.job.id]
         self.tally.depart(job)
-        self.declined.append(_fate(job, math.inf))
+        self.declined.append(_job_outcome(job, math.inf))
 
-    def _stand_up(self, job: ActiveJob) -> None:
+    def _remove_gang(self, job: ActiveJob) -> None:
         for name in job.seats:
             self.free[name] += 1
         job.leave(self.now_s)
 
-    def _sit_down(self, job: ActiveJob, seats: tuple[str, ...], free: bool) -> None:
+    def _seat_gang(self, job: ActiveJob, seats: tuple[str, ...], free: bool) -> None:
         if not job.job.min_workers <= len(seats) <= job.job.max_workers:
-            raise SimulationError(f"the policy gives job {job.job.id} a gang of {len(seats)}")
+            asked = f"{job.job.min_workers} to {job.job.max_workers}"
+            raise SimulationError(f"the policy gives job {job.job.id} {len(seats)} workers; it asked for {asked}")
         for name in seats:
             self.free[name] -= 1
             if self.free[name] < 0 or not self.nodes[name].schedulable:
@@ -249,11 +250,11 @@ class Simulation:
     # ------------------------------------------------------------ time
 
     def _step(self) -> None:
-        """Let all gangs run until the next moment at which decisions are made."""
+        """Let all gangs run until the next round."""
         running = [job for job in self.active.values() if job.seats]
-        if self.company is not None:
-            self.company.meet(running)
-        seconds = self._ahead_s(running)
+        if self.interference is not None:
+            self.interference.meet(running)
+        seconds = self._step_length_s(running)
         longest_s, got_on = 0.0, False
         ended: list[tuple[ActiveJob, float]] = []
         for job in running:
@@ -269,18 +270,20 @@ class Simulation:
                 ended.append((job, ran.took_s))
         if self.clock is Clock.LAST and longest_s > 0:
             seconds = longest_s
-        hopeful = got_on or self.waiting or math.isfinite(self.tally.budget_again_s(self.now_s))
+        hopeful = got_on or self.waiting or math.isfinite(self.tally.next_budget_s(self.now_s))
         self._idle = 0 if hopeful else self._idle + 1
         if self._idle > PATIENCE:
-            raise SimulationError(f"{len(self.active)} jobs wait for ever: the policy starts none where it can run")
+            raise SimulationError(
+                f"{len(self.active)} jobs wait for ever: the policy starts none of them where it can run"
+            )
         self.tally.step(self.now_s, self.now_s + seconds, running, ended)
-        self.warmth.pass_(seconds, self.nodes, self.free)
+        self.temperatures.advance(seconds, self.nodes, self.free)
         for job, took_s in ended:
             self._finish(job, self.now_s + took_s)
         self.now_s += seconds
 
-    def _ahead_s(self, running: Sequence[ActiveJob]) -> float:
-        """How far to the next moment; the end of the last gang is found on the way."""
+    def _step_length_s(self, running: Sequence[ActiveJob]) -> float:
+        """Seconds to the next round; with the clock LAST the end of the last gang shortens it later."""
         if self.clock is Clock.ROUNDS:
             return self.round_s
         arrival_s = self.waiting[-1].arrival_s - self.now_s if self.waiting else math.inf
@@ -291,9 +294,9 @@ class Simulation:
         if self.clock is Clock.SLOTS:
             soonest_s = min(arrival_s, ends_s, wake_s)
             return self.round_s if soonest_s == math.inf else max(self.round_s, soonest_s)
-        again_s = self.tally.budget_again_s(self.now_s) - self.now_s
+        again_s = self.tally.next_budget_s(self.now_s) - self.now_s
         soonest_s = min(arrival_s, ends_s, wake_s if wake_s > 0 else math.inf, again_s)
-        waits = not running and math.isfinite(again_s)  # nothing but time brings a budget back
+        waits = not running and math.isfinite(again_s)  # only time renews a budget
         return soonest_s if waits else min(self.round_s, soonest_s)
 
     def _finish(self, job: ActiveJob, when_s: float) -> None:
@@ -301,11 +304,11 @@ class Simulation:
             self.free[name] += 1
         del self.active[job.job.id]
         self.tally.depart(job)
-        self.done.append(_fate(job, when_s))
+        self.done.append(_job_outcome(job, when_s))
 
     # ------------------------------------------------------------ failures
 
-    def _fail_and_mend(self) -> None:
+    def _apply_outages(self) -> None:
         for back_s, name in [down for down in self._down if down[0] <= self.now_s]:
             self._down.remove((back_s, name))
             if is_pool(self.nodes[name]):
@@ -316,7 +319,7 @@ class Simulation:
             self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
-        """The nodes are gone for a while, of a flat pool one device; gangs on them wait, thrown back to a snapshot."""
+        """Take nodes (of a flat pool one device) out for a while; their gangs wait, rolled back to a snapshot."""
         for name in failure.nodes:
             node = self.nodes[name]
             if node.state is NodeState.LOST or node.devices == 0:
@@ -326,21 +329,21 @@ class Simulation:
             if is_pool(node):
                 self._resize_pool(name, -1)
                 if self.free[name] < 0:
-                    self._throw_back(sitting[-1])
+                    self._roll_back(sitting[-1])
                 continue
             self.nodes[name] = replace(node, state=NodeState.LOST)
             for job in sitting:
-                self._throw_back(job)
+                self._roll_back(job)
 
     def _resize_pool(self, name: str, by: int) -> None:
         node = self.nodes[name]
         self.nodes[name] = replace(node, capacity={**node.capacity, DEVICE: float(node.devices + by)})
         self.free[name] += by
 
-    def _throw_back(self, job: ActiveJob) -> None:
+    def _roll_back(self, job: ActiveJob) -> None:
         running_s = self.now_s - job.since_s
         job.course.lose(math.fmod(running_s, self.settings.outages.snapshot_s) * job.speed())
-        self._stand_up(job)
+        self._remove_gang(job)
 
     # ------------------------------------------------------------ the end
 
@@ -352,11 +355,11 @@ class Simulation:
             jobs_in_trace=total, began_s=self.began_s, ended_s=ended_s,
             energy_kwh=self.meter.kwh(self.began_s, ended_s), decide_cpu_s=self.cpu,
             windows=self.tally.windows, busy=self.tally.busy, shares=self.tally.shares, rounds=self.rounds,
-            declined=self.declined, peak_c=self.warmth.peak_c,
+            declined=self.declined, peak_c=self.temperatures.peak_c,
         )  # fmt: skip
 
 
-def _fate(job: ActiveJob, when_s: float) -> JobOutcome:
+def _job_outcome(job: ActiveJob, when_s: float) -> JobOutcome:
     return JobOutcome(
         job.job.id, job.job.tenant, job.job.arrival_s, job.started_s or 0.0, when_s, job.job.exclusive_s,
         job.job.deadline_s, max(0, job.starts - 1), job.attained_device_s, merged(job.segments),
@@ -364,7 +367,7 @@ def _fate(job: ActiveJob, when_s: float) -> JobOutcome:
 
 
 def merged(segments: Sequence[tuple[float, float, tuple[str, ...]]]) -> list[tuple[float, float, tuple[str, ...]]]:
-    """Neighbouring stretches on the same seats as one."""
+    """Merge consecutive segments on the same seats."""
     kept: list[tuple[float, float, tuple[str, ...]]] = list(segments[:1])
     for before, after in pairwise(segments):
         if before[1] == after[0] and before[2] == after[2]:
@@ -375,7 +378,7 @@ def merged(segments: Sequence[tuple[float, float, tuple[str, ...]]]) -> list[tup
 
 
 def _tenants(trace: Trace, given: Sequence[TenantState]) -> list[TenantState]:
-    """Those of the settings, and whoever else has jobs in the trace."""
+    """The tenants of the settings, and further ones that have jobs in the trace."""
     known = {tenant.name: tenant for tenant in given}
     for name in sorted({job.tenant for job in trace.jobs}):
         known.setdefault(name, TenantState(name))

@@ -1,4 +1,4 @@
-"""When nodes fail: single ones now and then, whole racks more rarely, all from one seed."""
+"""Draws node failures from a seed: single nodes, and more rarely whole racks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.simulation.clusters import is_pool
 REPAIR_S = 1800.0
 SNAPSHOT_S = 600.0
 RACK_SHARE = 0.1
-"""Of all failures, those that take a whole rack with them."""
+"""Part of the failures that take a whole rack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Outages(Protocol):
         """How often jobs save their progress."""
 
     def until(self, now_s: float, nodes: Sequence[Node]) -> list[Failure]:
-        """What has failed since it was asked the last time."""
+        """Failures since the last call."""
 
 
 class NoFailures:
@@ -41,7 +41,7 @@ class NoFailures:
 
 
 class PlannedFailures:
-    """Exactly these, at their times."""
+    """Given failures at given times."""
 
     def __init__(self, failures: Sequence[Failure], *, snapshot_s: float = SNAPSHOT_S) -> None:
         self.snapshot_s = snapshot_s

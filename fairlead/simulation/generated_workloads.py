@@ -1,4 +1,4 @@
-"""Seeded workloads of many tenants: mixed jobs with deadlines on one cluster, and one node that fails on the way."""
+"""Generates workloads of many tenants from a seed: mixed jobs with deadlines, and a node failure on the way."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ DEVICE_TYPE = "v100"
 NODES, PER_NODE = 4, 8
 WIDEST = 16
 WINDOW_S = 600.0
-"""Fairness is looked at continuously here, not by the day: a tenant that waits for hours has been wronged."""
+"""Fairness is measured in short windows, not by the day: a wait of hours is unfair."""
 
 WEIGHTS = (1.0, 2.0, 1.0)
-"""Of the tenants, in turns."""
+"""Weights of the tenants, in turns."""
 
 APPETITES = (2.0, 1.0, 1.0, 2.0, 1.0)
-"""What they submit, relative to each other and regardless of their weights, in turns."""
+"""Relative amounts of work that tenants submit, regardless of their weights, in turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadKind:
-    """A class of jobs: how often it comes, what its users ask for, how it scales, how much time it is given."""
+    """A class of jobs: frequency, requested sizes, scaling, and time to the deadline."""
 
     name: str
     share: float  # of all device time
@@ -52,7 +52,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class ScalingJob:
-    """Device seconds of work on a gang that scales as its kind does."""
+    """Device seconds of work with the scaling of its class."""
 
     work: float
     kind: WorkloadKind
@@ -137,7 +137,7 @@ def load_of(tenants: int) -> float:
 
 
 def one_failure(seed: int = 37, hours: float = 24.0, repair_s: float = 1800.0) -> PlannedFailures:
-    """One node is gone for a while in the middle of the run."""
+    """One node fails in the middle of the run and returns."""
     rng = random.Random(seed)
     at_s = hours * HOUR_S * rng.uniform(0.4, 0.6)
     return PlannedFailures([Failure(at_s, at_s + repair_s, (f"n{rng.randrange(NODES)}",))])

@@ -1,4 +1,4 @@
-"""Gangs that share nodes: how much they slow each other down, and what telemetry would have learned of it."""
+"""Simulates interference between gangs on shared nodes, and what telemetry would have learned of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fairlead.simulation.active_job import ActiveJob
 
 
 class TrueInterference:
-    """The truth, which no policy sees, and what was learned of it so far, which it does."""
+    """The true interference, which no policy sees, and the table learned so far, which policies see."""
 
     def __init__(self, truth: Table) -> None:
         self._truth = truth
         self.learned: Table = {}
 
     def meet(self, running: Iterable[ActiveJob]) -> None:
-        """Set how much slower each gang is than alone: as slow as where it has the worst neighbours."""
+        """Set each gang's slowdown: that of the node with the worst neighbours."""
         gangs = list(running)
         on: dict[str, list[ActiveJob]] = {}
         for gang in gangs:

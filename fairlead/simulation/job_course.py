@@ -1,4 +1,4 @@
-"""The course of a job whose rate depends only on its gang and its progress: continuous work, restarts first."""
+"""Simulates the progress of a job whose rate depends on its gang and progress: restart first, then continuous work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.scheduling.curves import SpeedCurve
 from fairlead.simulation.trace import Course, JobModel, RunOutcome, Stepped
 
 TINY = 1e-9
-"""Work this close to the end, relative to the whole, is done: what is left is rounding."""
+"""A job this close to its end, relative to all its work, is done: the rest is rounding."""
 
 
 def begin(model: JobModel) -> Course:

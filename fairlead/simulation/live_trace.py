@@ -1,4 +1,4 @@
-"""The live cluster as a trace that goes on from where it stands: who runs, who waits, and what work is left."""
+"""Converts the live cluster's state to a trace that continues from it: all jobs with their work left."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fairlead.simulation.job_course import Steady
 from fairlead.simulation.trace import Clock, Course, Trace, TraceJob
 
 ROUND_S = 60.0
-"""Decisions are made whenever something happens, and at least so often."""
+"""Rounds follow every event, and at least this interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What would be different."""
+    """The changes of a what-if question."""
 
     add: str = ""  # clusters in words
     remove: Sequence[str] = ()  # names of nodes
@@ -67,13 +67,13 @@ class LiveJob:
 
 
 def read_state(told: Mapping[str, Any]) -> ClusterState:
-    """The state as the platform tells it."""
+    """The state as the platform reports it."""
     state = msgspec.convert(told, ClusterState, strict=False)
     return replace(state, memory=memory_from_plain(state.memory))
 
 
 def changed(state: ClusterState, changes: Changes) -> ClusterState:
-    """The same with other nodes and weights."""
+    """The state with other nodes and weights."""
     names = {node.name for node in state.nodes}
     for name in changes.remove:
         if name not in names:
@@ -91,7 +91,7 @@ def changed(state: ClusterState, changes: Changes) -> ClusterState:
 
 
 def _equipped(node: Node, taken: set[str], others: Sequence[Node]) -> Node:
-    """A new node under a name of its own, with as much of everything for each device as those that are there."""
+    """A new node with a free name, and as many resources per device as the present nodes."""
     whole = total(other.capacity for other in others)
     per_device = scaled(whole, node.devices / max(whole.get(DEVICE, 0.0), 1.0))
     name = f"added.{node.name}" if node.name in taken else node.name
@@ -99,7 +99,7 @@ def _equipped(node: Node, taken: set[str], others: Sequence[Node]) -> Node:
 
 
 def trace_of(state: ClusterState, left: Mapping[str, float]) -> Trace:
-    """All jobs of this state, from now on; ``left`` is the work each is expected to have left."""
+    """A trace of this state's jobs from now on; ``left`` is the expected work left by job."""
     types = tuple(dict.fromkeys(node.device_type for node in state.nodes))
     devices = sum(node.devices for node in state.nodes)
     jobs = tuple(_job(job, left[job.id], types, devices, state.now_s) for job in state.jobs)
@@ -120,7 +120,7 @@ def trace_of(state: ClusterState, left: Mapping[str, float]) -> Trace:
 
 
 def _owners(state: ClusterState) -> Sequence[TenantState]:
-    """Tenants with jobs, and those above them; the others have no say in what happens."""
+    """Tenants with jobs, and those above them; the others do not matter."""
     above = {tenant.name: tenant.parent for tenant in state.tenants}
     wanted: set[str] = set()
     for job in state.jobs:
@@ -132,7 +132,7 @@ def _owners(state: ClusterState) -> Sequence[TenantState]:
 
 
 def _done(job: JobState, now_s: float) -> float:
-    """Work so far, in the units of its curve: of a command, the time it is at work, as it would begin anew."""
+    """Work done in units of its curve; of a command, its run time, as it would start over."""
     if job.curve is not None or counts_samples(job):
         return job.work_done
     at_work = job.starts_over and job.seats and not job.frozen
@@ -172,7 +172,7 @@ def _job(job: JobState, left: float, types: Sequence[str], devices: int, now_s: 
 
 
 def _curve(job: JobState, least: int, most: int, types: Sequence[str]) -> SpeedCurve:
-    """What is known of it; on a type where nobody knows, as fast as on the best that it knows."""
+    """The known curve; types without measurements count as fast as the best known type."""
     curve = with_curve(replace(job, min_workers=least, max_workers=most), types, most).curve
     assert curve is not None
     known = curve.speeds

@@ -1,4 +1,4 @@
-"""What came of a simulation: each job's fate, and the figures that published schedulers are compared by."""
+"""Results of a simulation: every job's outcome, and the figures by which published schedulers are compared."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time, and by tenant the device seconds it was served and those it was due.
+    """A time window with the device seconds that each tenant had and was due.
 
-    ``sure`` is what was due without gangs that were larger than what their tenant was entitled to at the time.
+    ``sure`` is what was due without gangs larger than their tenant's entitlement at the time.
     """
 
     begins_s: float
@@ -46,7 +46,7 @@ class Window:
     sure: Mapping[str, float] = field(default_factory=dict)
 
     def ratios(self, *, large: bool = True) -> dict[str, float]:
-        """Served over due, where something was due; large gangs may be left aside."""
+        """Service over due by tenant; ``large=False`` leaves out gangs larger than the entitlement."""
         wanted = self.due if large else self.sure
         return {name: min(1.0, self.served.get(name, 0.0) / due) for name, due in wanted.items() if due > 0}
 
@@ -66,20 +66,20 @@ class Outcome:
     busy: Sequence[tuple[float, int]] = ()  # (from when, devices in use)
     shares: Sequence[tuple[float, Mapping[str, int]]] = ()  # (from when, devices in use by tenant)
     rounds: int = 0
-    declined: Sequence[JobOutcome] = ()  # turned away by the policy, never run
-    peak_c: Mapping[str, float] = field(default_factory=dict)  # the highest temperature of nodes that say how they heat
+    declined: Sequence[JobOutcome] = ()  # declined by the policy
+    peak_c: Mapping[str, float] = field(default_factory=dict)  # highest temperature by node, where simulated
 
     @property
     def makespan_s(self) -> float:
         return self.ended_s - self.began_s
 
     def rho(self, job: JobOutcome) -> float:
-        """Static finish-time fairness: over what an equal share of the cluster would have taken (Shockwave)."""
+        """Static finish-time fairness: completion time over that on an equal share of the cluster (Shockwave)."""
         crowd = max(1.0, self.jobs_in_trace / self.devices)
         return job.jct_s / (job.exclusive_s * crowd) if job.exclusive_s > 0 else 0.0
 
     def dynamic_rhos(self) -> list[float]:
-        """The same in the manner of Themis: with the mean number of jobs that were there while this one lived."""
+        """Finish-time fairness as in Themis: with the mean number of jobs during each job's lifetime."""
         moments = sorted([(job.arrival_s, 1) for job in self.jobs] + [(job.finished_s, -1) for job in self.jobs])
         times, sums, present, total, last_s = [], [], 0, 0.0, self.began_s
         for when_s, change in moments:
@@ -121,7 +121,7 @@ class Outcome:
         }
 
     def jain(self) -> float:
-        """Between tenants: the mean over windows of the index of served over due; of one tenant: between its jobs."""
+        """Jain's index: between tenants the mean over windows of service over due; of one tenant between its jobs."""
         if len({job.tenant for job in self.jobs}) > 1:
             return _mean([jain(window.ratios().values()) for window in self.windows])
         rhos = [self.rho(job) for job in self.jobs if job.exclusive_s > 0]
@@ -129,7 +129,7 @@ class Outcome:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of values in ascending order, with linear interpolation between neighbours as the published figures have it."""
+    """Percentile of ascending values with linear interpolation, as in the published figures."""
     if not ordered:
         return 0.0
     place = (len(ordered) - 1) * percent / 100

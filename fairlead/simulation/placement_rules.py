@@ -1,4 +1,4 @@
-"""What no policy may do in the simulator: seat gangs where they may not run, or where something runs out."""
+"""Checks simulated placements: gangs may not sit outside their residency, nor where a resource is exhausted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlead.simulation.active_job import ActiveJob
 def broken_rule(
     job: ActiveJob, seats: tuple[str, ...], nodes: Mapping[str, Node], others: Iterable[ActiveJob]
 ) -> str | None:
-    """Why this gang may not sit there, besides devices that are not free; None if it may."""
+    """Why this gang may not sit there, apart from free devices; None if it may."""
     only, demand = job.job.only, job.job.demand
     for name in sorted(set(seats)):
         if only and only.isdisjoint(nodes[name].places):

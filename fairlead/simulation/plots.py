@@ -1,4 +1,4 @@
-"""Pictures of simulations: completion times, use of the devices, shares of tenants, and who sat where when."""
+"""Plots simulations: completion times, device use, tenants' shares, and a Gantt chart of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_BARS = 4000
 
 
 def draw(outcomes: Mapping[str, Outcome], folder: Path) -> list[Path]:
-    """Write all pictures into this folder; the paths written."""
+    """Write all plots into this folder; returns their paths."""
     try:
         import matplotlib
     except ImportError as error:

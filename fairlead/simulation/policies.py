@@ -1,4 +1,4 @@
-"""All policies by name: our own and the yardsticks, each made fresh for one simulation."""
+"""Lists all policies by name, Fairlead's and the published ones; each simulation makes its own instance."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairlead.simulation.engine import Policy
 from fairlead.simulation.trace import Trace
 
 RESET_S = 1920.0
-"""How often Gavel's mechanism solves anew at most, unless the trace's own simulator has it otherwise."""
+"""Shortest time between two solutions of Gavel's mechanism, unless the trace's own simulator differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A policy that can be simulated; one that is not elastic runs jobs with the gangs their users asked for."""
+    """A policy for simulations; a policy that is not elastic runs jobs at the size their users asked for."""
 
     about: str
     make: Callable[[Trace, int], Policy]
@@ -45,7 +45,7 @@ def _order(name: str, key: str, **how: Any) -> Callable[[Trace, int], Policy]:
 def _gavel(
     name: str, allocator: str, *, blind: str | bool = False, strict: bool = False
 ) -> Callable[[Trace, int], Policy]:
-    """Gavel's mechanism around one of its allocations; a blind one tells no device types apart."""
+    """Gavel's mechanism with one of its allocations; a blind one ignores device types."""
 
     def make(trace: Trace, seed: int) -> Policy:
         gavel = import_module("fairlead.simulation.yardsticks.gavel")
@@ -72,7 +72,7 @@ def _made(module: str, name: str) -> Callable[[Trace, int], Policy]:
 
 
 def _by_type(make: Callable[[Trace, int], Policy]) -> Callable[[Trace, int], Policy]:
-    """A policy that takes all devices for one type, for each type of a cluster apart."""
+    """A policy for clusters of one device type, run separately for each type."""
 
     def apart(trace: Trace, seed: int) -> Policy:
         policy: Policy = _load("fairlead.simulation.yardsticks.type_pools", "ByType")(make(trace, seed))
@@ -88,7 +88,7 @@ def _tiresias(trace: Trace, seed: int) -> Policy:
 
 POLICIES: Mapping[str, Entry] = {
     "fairlead": Entry("ours: bids, prices, whole gangs", _ours, elastic=True),
-    "fifo": Entry("first in, first out; nobody overtakes", _order("FIFO", "arrival", patient=True)),
+    "fifo": Entry("first in, first out, without overtaking", _order("FIFO", "arrival", patient=True)),
     "srtf": Entry("shortest remaining time first", _order("SRTF", "remaining")),
     "las": Entry("least attained service first", _order("LAS", "attained")),
     "tiresias": Entry("queues by attained service (NSDI 19)", _by_type(_tiresias)),
@@ -109,7 +109,7 @@ POLICIES: Mapping[str, Entry] = {
     "drf": Entry("dominant resource fairness, deadlines within tenants", _made("ordered_policies", "DominantShare")),
     "edf": Entry("earliest deadline first", _by_type(_made("edf", "Edf")), elastic=True),
     "edf-admission": Entry(
-        "the same, turning away what would be late", _by_type(_made("edf", "admitting")), elastic=True
+        "the same, declining jobs that would be late", _by_type(_made("edf", "admitting")), elastic=True
     ),
 }
 

@@ -1,4 +1,4 @@
-"""New traces of the kind of a known one: its jobs and the times between its arrivals, drawn again under a seed."""
+"""Resamples a trace from a seed: draws its jobs and the gaps between its arrivals again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running policies on a trace side by side: what the command line, the benchmarks and the tests call."""
+"""Runs policies on a trace: the entry point of the command line, the benchmarks and the tests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def run(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Outcome:
-    """One policy on one trace; without nodes, on the cluster that the trace was made for."""
+    """Run one policy on one trace; without nodes on the trace's own cluster."""
     nodes = nodes or trace.nodes
     if not nodes:
-        raise InvalidSpec("this trace does not say for which cluster it was made", field="--cluster", fix=FIX)
+        raise InvalidSpec("the trace names no cluster", field="--cluster", fix=FIX)
     chosen = entry(policy)
     suited = trace if chosen.elastic else trace.rigid()
     _check(suited, nodes)
@@ -47,7 +47,7 @@ def compare(
     seed: int = 0,
     progress: Callable[[str], Progress | None] = lambda name: None,
 ) -> dict[str, Outcome]:
-    """Several policies on the same trace; each gets settings of its own, as failures remember what has happened."""
+    """Run several policies on the same trace; each with its own settings, as failures keep state."""
     names = list(dict.fromkeys(policies))
     for name in names:
         entry(name)
@@ -55,7 +55,7 @@ def compare(
 
 
 def spread_over_tenants(trace: Trace, tenants: Sequence[TenantState]) -> Trace:
-    """The trace with its jobs dealt out to these tenants in turn, if it knows no tenants of its own."""
+    """The trace with its jobs assigned to these tenants in turn, if it has no tenants of its own."""
     names = [tenant.name for tenant in tenants]
     if not names or {job.tenant for job in trace.jobs} != {"all"}:
         return trace
@@ -64,7 +64,7 @@ def spread_over_tenants(trace: Trace, tenants: Sequence[TenantState]) -> Trace:
 
 
 def _check(trace: Trace, nodes: Sequence[Node]) -> None:
-    """A job that the cluster can never run would wait for ever: say so at once."""
+    """Refuse jobs that the cluster can never run, as they would wait for ever."""
     devices: dict[str, int] = {}
     for node in nodes:
         devices[node.device_type] = devices.get(node.device_type, 0) + node.devices
@@ -84,7 +84,7 @@ def _check(trace: Trace, nodes: Sequence[Node]) -> None:
 
 
 def _check_limits(trace: Trace, nodes: Sequence[Node], tenants: Sequence[TenantState]) -> None:
-    """Nor may a job need more than its tenant, or one above it, may ever have."""
+    """Refuse jobs that exceed the limits of their tenant, or of one above it."""
     known = {tenant.name: tenant for tenant in tenants}
     parents = {tenant.name: tenant.parent for tenant in tenants}
     there = sorted({node.device_type for node in nodes})

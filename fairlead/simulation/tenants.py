@@ -1,4 +1,4 @@
-"""The tenants of a simulation from a file, with whatever in it could never hold refused by line and column."""
+"""Reads the tenants of a simulation from a file; refuses impossible values by line and column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.simulation.trace_formats.cells import text_of
 from fairlead.units import parse_counts
 
 FIELDS = ("name", "weight", "quota", "parent", "guarantee", "most")
-"""Of a file of tenants, in this order where its first line does not name them."""
+"""Columns of the file, in this order unless its first line names them."""
 
 
 def read_tenants(path: Path) -> list[TenantState]:
@@ -45,7 +45,7 @@ def read_tenants(path: Path) -> list[TenantState]:
 
 
 def _tenant(told: Mapping[str, str], line: str) -> TenantState:
-    """What is not said is as usual."""
+    """A tenant from one row; missing values have defaults."""
     weight, quota = told.get("weight") or "1", told.get("quota") or ""
     try:
         heavy = float(weight)
@@ -71,7 +71,7 @@ def _tenant(told: Mapping[str, str], line: str) -> TenantState:
 
 
 def _check_parents(tenants: Mapping[str, TenantState], file: str) -> None:
-    """Everybody above somebody is in the file, and nobody above itself."""
+    """Refuse unknown parents and cycles."""
     for tenant in tenants.values():
         path = [tenant.name]
         while (parent := tenants[path[-1]].parent) is not None:
@@ -85,7 +85,7 @@ def _check_parents(tenants: Mapping[str, TenantState], file: str) -> None:
 
 
 def check_owners(tenants: Sequence[TenantState], trace: Trace, nodes: Sequence[Node]) -> list[str]:
-    """Refuse what this cluster or trace makes void; the names of those who neither have jobs nor anybody below."""
+    """Refuse guarantees beyond this cluster; returns tenants without jobs and without tenants below."""
     devices: dict[str, int] = {}
     for node in nodes:
         devices[node.device_type] = devices.get(node.device_type, 0) + node.devices

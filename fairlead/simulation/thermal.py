@@ -18,7 +18,7 @@ from fairlead.scheduling.market.energy import power
 
 
 def tends_to(node: Node, busy: int) -> float:
-    """Degrees that it has in the end with so many of its devices busy."""
+    """Steady-state degrees with so many busy devices."""
     assert node.heats is not None
     cool_c, hot_c, _ = node.heats
     drawn, devices = power(node), max(node.devices, 1)
@@ -27,14 +27,14 @@ def tends_to(node: Node, busy: int) -> float:
 
 
 class Temperatures:
-    """The temperatures of those nodes that say how they heat up; as a run begins, as idle as they are."""
+    """Temperatures of nodes with thermal data; they begin at their idle temperature."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.now_c = {node.name: tends_to(node, 0) for node in nodes if node.heats is not None}
         self.peak_c = dict(self.now_c)
 
-    def pass_(self, seconds: float, nodes: Mapping[str, Node], free: Mapping[str, int]) -> None:
-        """Let so much time pass, with what is free as it is."""
+    def advance(self, seconds: float, nodes: Mapping[str, Node], free: Mapping[str, int]) -> None:
+        """Advance time with these free devices."""
         for name, before_c in self.now_c.items():
             node = nodes[name]
             assert node.heats is not None

@@ -1,4 +1,4 @@
-"""A trace as a value: which jobs come when, and the truth about how fast each runs, which no policy sees whole."""
+"""Defines traces: jobs with their arrivals, and models of their true speeds, which policies see only in part."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from fairlead.scheduling.state import TenantState
 
 
 class JobModel(Protocol):
-    """How one job really behaves. Work is counted in units of the trace's own: steps, epochs, progress, seconds."""
+    """The true behaviour of a job. Work is in units of the trace: steps, epochs, progress, seconds."""
 
     @property
     def work(self) -> float:
         """Units from start to end."""
 
     def rate(self, done: float, device_type: str, spread: Sequence[int]) -> float:
-        """Units per second after this much work, on a gang with so many devices on each of its nodes."""
+        """Units per second after this much work, on a gang with so many devices per node."""
 
     def changes_at(self, done: float) -> float:
-        """How much work is done when the rate changes by itself the next time (its batch size, its phase)."""
+        """Work done at the next change of the rate by itself (batch size, phase)."""
 
     def curve(self, done: float) -> SpeedCurve:
-        """What a profile would say about it now; the same object for as long as nothing changed."""
+        """The curve that a profile would show now; the same object while nothing changed."""
 
     def declared_work_left(self, done: float) -> float:
-        """In units of the present curve's rate: what the job itself would declare."""
+        """Work left in units of the present curve, as the job would declare it."""
 
 
 class RunOutcome(NamedTuple):
-    """What came of letting a gang run for a while."""
+    """The result of running a gang for some time."""
 
     took_s: float  # until it stopped: the whole time, or less when it was done earlier
     service_s: float  # of that, what counts as having been served
 
 
 class Course(Protocol):
-    """One job on its way through one simulation; unlike its model it changes as the job runs."""
+    """The progress of one job in a simulation."""
 
     @property
     def finished(self) -> bool: ...
@@ -50,23 +50,23 @@ class Course(Protocol):
         """Units of work so far."""
 
     def run(self, seconds: float, device_type: str, spread: Sequence[int], restart_s: float) -> RunOutcome:
-        """Train for at most so long; so many seconds of it are lost to a restart."""
+        """Train for at most so many seconds, of which some are lost to a restart."""
 
     def seconds_left(self, device_type: str, spread: Sequence[int]) -> float:
-        """How long it would still train on this gang; infinite where it cannot."""
+        """Training time left on this gang; infinite where it cannot run."""
 
     def lose(self, work: float) -> None:
-        """A failure threw it back by so many units."""
+        """Lose so many units of work."""
 
     def curve(self) -> SpeedCurve: ...
 
     def work_left(self) -> float:
-        """In units of the present curve's rate, as the job itself would declare it."""
+        """Work left in units of the present curve, as the job would declare it."""
 
 
 @runtime_checkable
 class Stepped(Protocol):
-    """A model with a course of its own, where steps are whole or the past matters to the rate."""
+    """A model with its own progress rules, such as whole steps or rates that depend on the past."""
 
     def begin(self) -> Course: ...
 
@@ -106,14 +106,14 @@ class TraceJob:
     asked_model: JobModel | None = None  # how it behaves when nothing is adapted for it, where that differs
 
     def rigid(self) -> TraceJob:
-        """The job just as its user asked for it: one gang size, its own batch size; inelastic policies run these."""
+        """The job as its user asked for it, at one gang size and batch size: for policies without elasticity."""
         gang = self.min_workers if self.asked is None else self.asked
         return replace(self, min_workers=gang, max_workers=gang, model=self.asked_model or self.model)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a reader makes of a file, with the settings of the simulator it comes from as defaults."""
+    """A trace as read from a file, with the settings of its original simulator as defaults."""
 
     name: str
     format: str
@@ -135,5 +135,5 @@ class Trace:
     sleep_after_s: float | None = None  # nodes that were idle for so long may sleep, unless the settings say otherwise
 
     def rigid(self) -> Trace:
-        """The same jobs for a policy that cannot change a gang's size."""
+        """The trace for a policy that cannot change gang sizes."""
         return replace(self, jobs=tuple(job.rigid() for job in self.jobs))

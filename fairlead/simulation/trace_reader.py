@@ -1,4 +1,4 @@
-"""Reading any trace: by the name of its format, or by what its first lines look like."""
+"""Reads any trace, by the name of its format or by its first lines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_trace(
 
 
 def detect(path: Path) -> str:
-    """The format whose first lines these are."""
+    """The format with these first lines."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         head = file.read(HEAD)
     if not head.strip():

@@ -1,4 +1,4 @@
-"""Keeping count while a simulation runs: devices in use, what each tenant was served and was due."""
+"""Counts during a simulation: devices in use, and the service that each tenant had and was due."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fairlead.simulation.outcome import Window
 DAY_S = 86_400.0
 TINY = 1e-9
 HALF_LIFE_S = DEFAULT_CONFIG.forget_s
-"""After this long, what a tenant was served counts half, as live: yesterday's hog waits today, and is forgiven then."""
+"""After this time a tenant's service counts half, as on the platform."""
 
 
 class UsageTally:
-    """Sums over the steps of one simulation."""
+    """Sums over the steps of a simulation."""
 
     def __init__(
         self, tenants: Sequence[TenantState], nodes: Iterable[Node], *, draw: bool, window_s: float = DAY_S
@@ -44,26 +44,26 @@ class UsageTally:
         self._window_s: float | None = None
 
     def arrive(self, job: ActiveJob) -> None:
-        self._want(job, 1.0)
+        self._count_demand(job, 1.0)
 
     def depart(self, job: ActiveJob) -> None:
-        self._want(job, -1.0)
+        self._count_demand(job, -1.0)
 
-    def _want(self, job: ActiveJob, times: float) -> None:
+    def _count_demand(self, job: ActiveJob, times: float) -> None:
         name, devices = job.job.tenant, job.job.max_workers * times
         self.demand[name] = self.demand.get(name, 0.0) + devices
         gangs, size = self.gangs.setdefault(name, {}), job.job.min_workers
         gangs[size] = gangs.get(size, 0.0) + devices
 
     def serve(self, job: ActiveJob, service_s: float) -> None:
-        """This gang was served for so long."""
+        """Count service of a gang."""
         device_s, tenant = service_s * len(job.seats), job.job.tenant
         useful_s = device_s if len(self.devices) == 1 else device_s * self._worth(job)
         self._served[tenant] = self._served.get(tenant, 0.0) + useful_s
         self.attained[tenant] = self.attained.get(tenant, 0.0) + device_s
 
     def _worth(self, job: ActiveJob) -> float:
-        """What the devices it has are worth to it, relative to the best of the cluster: useful work counts (M7)."""
+        """Worth of its devices relative to the best type of the cluster: useful work counts (M7)."""
         curve, size = job.course.curve(), len(job.seats)
         best = max(curve.speed(kind, size) for kind in self.devices)
         return min(1.0, curve.speed(job.device_type, size) / best) if best > 0 else 1.0
@@ -71,9 +71,9 @@ class UsageTally:
     def step(
         self, now_s: float, until_s: float, running: Sequence[ActiveJob], ended: Sequence[tuple[ActiveJob, float]] = ()
     ) -> None:
-        """Time goes on; what is due to tenants is their weighted share of the devices, as far as they want it.
+        """Advance time; tenants are due their weighted share of the devices, as far as they have demand.
 
-        Whoever is done after so many seconds of this step wanted devices only for so long.
+        A job in ``ended`` had demand only for its seconds of this step.
         """
         if self._window_s is None:
             self._window_s = now_s
@@ -86,7 +86,7 @@ class UsageTally:
                 of = spared.setdefault(name, {})
                 of[size] = of.get(size, 0.0) + less
             for name, amount in entitlements(self.tenants.values(), demand, self.capacity).items():
-                small = self._within(name, amount) - sum(
+                small = self._demand_of_gangs_up_to(name, amount) - sum(
                     less for size, less in spared.get(name, {}).items() if size <= amount + TINY
                 )
                 self._due[name] = self._due.get(name, 0.0) + amount * seconds
@@ -94,16 +94,16 @@ class UsageTally:
             fading = 0.5 ** (seconds / HALF_LIFE_S)
             self.attained = {name: amount * fading for name, amount in self.attained.items()}
         if self._draw:
-            self._drawn(now_s, running)
+            self._record_use(now_s, running)
         if until_s - self._window_s >= self._length_s:
             self.close_window(until_s)
 
-    def _within(self, tenant: str, amount: float) -> float:
-        """Devices that those of its gangs want which are no larger than this."""
+    def _demand_of_gangs_up_to(self, tenant: str, amount: float) -> float:
+        """Demand of the tenant's gangs up to this size."""
         return sum(devices for size, devices in self.gangs.get(tenant, {}).items() if size <= amount + TINY)
 
     def states(self, now_s: float) -> list[TenantState]:
-        """The tenants as a policy sees them; a budget that was spent is there again once its next period begins."""
+        """The tenants' states for the policy; a spent budget is renewed once its next period begins."""
         return [
             replace(
                 tenant, attained_device_s=self.attained[tenant.name],
@@ -112,8 +112,8 @@ class UsageTally:
             for tenant in self.tenants.values()
         ]  # fmt: skip
 
-    def budget_again_s(self, now_s: float) -> float:
-        """When the next budget begins anew of those that are spent; infinite where none is."""
+    def next_budget_s(self, now_s: float) -> float:
+        """When the next spent budget is renewed; infinite without one."""
         again_s = (tenant.spent.again_s for tenant in self.tenants.values() if tenant.spent is not None)
         return min((when_s for when_s in again_s if when_s > now_s), default=math.inf)
 
@@ -122,7 +122,7 @@ class UsageTally:
             self.windows.append(Window(self._window_s, now_s, self._served, self._due, self._sure))
         self._served, self._due, self._sure, self._window_s = {}, {}, {}, now_s
 
-    def _drawn(self, now_s: float, running: Sequence[ActiveJob]) -> None:
+    def _record_use(self, now_s: float, running: Sequence[ActiveJob]) -> None:
         used: dict[str, int] = {}
         for job in running:
             used[job.job.tenant] = used.get(job.job.tenant, 0) + len(job.seats)

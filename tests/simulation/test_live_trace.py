@@ -53,7 +53,7 @@ def test_a_command_that_is_stopped_begins_anew() -> None:
     old = command("old", 600.0, seats=("n",), since_s=NOW_S - 500.0)
     trace = trace_of(cluster(old), dict(zip(["old"], expected_work_left(cluster(old), [old]), strict=True)))
     going = Simulation(trace, trace.nodes, entry("fifo").make(trace, 0), Settings())
-    going._go_on()
+    going._resume_running_jobs()
     job = going.active["old"]
     assert job.course.work_left() == pytest.approx(100.0)
     job.leave(NOW_S)

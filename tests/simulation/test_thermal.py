@@ -39,20 +39,20 @@ def test_a_busy_node_comes_close_to_its_hottest_after_a_few_time_constants_and_c
     one = nodes(1)[0]
     warmth, everything = Temperatures([one]), {one.name: one}
     assert warmth.now_c[one.name] == pytest.approx(20.0 + 0.15 * 60.0)
-    warmth.pass_(600.0, everything, {one.name: 0})
+    warmth.advance(600.0, everything, {one.name: 0})
     assert warmth.now_c[one.name] == pytest.approx(80.0 - 51.0 / 2.71828, abs=0.01)
-    warmth.pass_(6_000.0, everything, {one.name: 0})
+    warmth.advance(6_000.0, everything, {one.name: 0})
     assert warmth.now_c[one.name] == pytest.approx(80.0, abs=0.1)
-    warmth.pass_(6_000.0, everything, {one.name: 2})
+    warmth.advance(6_000.0, everything, {one.name: 2})
     assert warmth.now_c[one.name] == pytest.approx(29.0, abs=0.1)
     assert tends_to(replace(one, asleep=True), 0) < tends_to(one, 0)
 
 
 def test_steps_of_time_add_up() -> None:
     once, often, everything = Temperatures(nodes()), Temperatures(nodes()), {node.name: node for node in nodes()}
-    once.pass_(900.0, everything, {"n0": 1, "n1": 2})
+    once.advance(900.0, everything, {"n0": 1, "n1": 2})
     for _ in range(9):
-        often.pass_(100.0, everything, {"n0": 1, "n1": 2})
+        often.advance(100.0, everything, {"n0": 1, "n1": 2})
     assert once.now_c == pytest.approx(often.now_c)
 
 

@@ -1,1 +1,1 @@
-"""Readers of the traces that others have published, and of those that users write."""
+"""Readers of published traces, and of traces that users write."""

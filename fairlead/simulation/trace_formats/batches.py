@@ -1,4 +1,4 @@
-"""How batch sizes grow in Shockwave's workloads: by gradient noise scale (GNS), or by Accordion's critical regimes."""
+"""Models growing batch sizes in Shockwave's workloads: gradient noise scale (GNS), or Accordion's critical regimes."""
 
 from __future__ import annotations
 

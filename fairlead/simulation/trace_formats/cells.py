@@ -1,4 +1,4 @@
-"""Rows of a trace's file, each with its line: a cell that cannot be is refused by line, column and value."""
+"""Reads the rows of a trace file; refuses an invalid cell by line, column and value."""
 
 from __future__ import annotations
 

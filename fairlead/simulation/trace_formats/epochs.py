@@ -1,4 +1,4 @@
-"""A course on which every phase ends at a whole second, as in the simulator of Pollux's study."""
+"""Simulates progress in which every phase ends at a whole second, as in the simulator of Pollux's study."""
 
 from __future__ import annotations
 

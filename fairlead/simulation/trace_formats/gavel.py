@@ -1,4 +1,4 @@
-"""Gavel's traces: jobs as lines of tab-separated words, and its table of measured speeds per job type and gang."""
+"""Reads Gavel's traces: tab-separated jobs, and a table of measured speeds per job type and gang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One application of Pollux's study: how fast it learns on any gang with any batch size, epoch by epoch."""
+"""Models an application of Pollux's study: learning speed by gang and batch size, epoch by epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain CSV that anybody can write: one line per job, with a header.
+"""Reads a plain CSV: one line per job, with a header.
 
 Columns: ``id, arrival_s, duration_s, devices``, and where wanted ``tenant``, ``weight``, ``deadline_s`` (on the clock
 of the arrivals), ``min_devices`` and ``max_devices`` (an elastic gang), ``serial`` (the part of the work that does not

@@ -1,4 +1,4 @@
-"""Jobs of which only is known how long they once ran on how many devices: they run so again, whatever the device."""
+"""Models recorded jobs, known only by run time and devices: they run the same again on any device type."""
 
 from __future__ import annotations
 

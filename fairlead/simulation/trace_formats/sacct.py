@@ -1,4 +1,4 @@
-"""What Slurm remembers: the output of ``sacct --parsable2 --allocations`` with times and resources."""
+"""Reads Slurm's accounting: the output of ``sacct --parsable2 --allocations`` with times and resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shockwave's traces: Gavel's lines with a mode in which the batch size changes while the job trains."""
+"""Reads Shockwave's traces: Gavel's lines with a mode of batch sizes that change during training."""
 
 from __future__ import annotations
 

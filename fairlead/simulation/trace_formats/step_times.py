@@ -1,4 +1,4 @@
-"""How long a step took on every placement that was measured, and between them: the profiles of Pollux's study."""
+"""Interpolates step times from the profiles of Pollux's study, measured by placement."""
 
 from __future__ import annotations
 

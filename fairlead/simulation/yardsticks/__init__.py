@@ -1,1 +1,1 @@
-"""Yardsticks: published policies, written anew from their papers, on the interface of our own."""
+"""Published policies for comparison, implemented from their papers on Fairlead's policy interface."""

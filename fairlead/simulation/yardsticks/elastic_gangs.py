@@ -1,4 +1,4 @@
-"""What elastic yardsticks ask of a job: which gangs it can run on and how fast, and how much it still has to do."""
+"""Reads for elastic policies a job's possible gangs, its speed on each, and its work left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies that are an order: whoever comes first takes the fastest devices that are left; and fair sharing (DRF)."""
+"""Policies that order jobs and give each the fastest devices left: FIFO, SRTF, LAS; and fair sharing (DRF)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OrderedPolicy:
 
     name: str
     key: Key
-    patient: bool = False  # nobody overtakes a job that does not fit, and nobody who runs is stopped
+    patient: bool = False  # no job overtakes one that does not fit, and no running job is stopped
 
     def __call__(self, state: ClusterState) -> Round:
         left = capacities(state.nodes)

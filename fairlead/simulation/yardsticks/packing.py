@@ -1,4 +1,4 @@
-"""Seats for gangs of chosen sizes on chosen device types: wide gangs on whole nodes, small ones moved for them."""
+"""Seats gangs of given sizes on given device types: wide gangs on whole nodes, moving small ones for them."""
 
 from __future__ import annotations
 

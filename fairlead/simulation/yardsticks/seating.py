@@ -1,4 +1,4 @@
-"""From who should run where to a round of decisions: the part that all yardstick policies share."""
+"""Turns the target placement of a published policy into a round of decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long jobs will still run, as Shockwave foresees it: a Bayesian guess at the batch sizes to come."""
+"""Forecasts run times as in Shockwave: a Bayesian estimate of the batch sizes to come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots of time ahead and what is free in each: ElasticFlow's plan, from which jobs' shares are cut one by one."""
+"""Holds ElasticFlow's plan: future time slots with free devices, from which jobs' shares are reserved one by one."""
 
 from __future__ import annotations
 

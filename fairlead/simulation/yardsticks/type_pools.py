@@ -1,4 +1,4 @@
-"""Yardsticks that know one type of device, on clusters with several: each type is a cluster of its own to them."""
+"""Runs policies for one device type on clusters with several: each type is a separate cluster to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From "this job on so many devices of that type" to seats: for policies that choose types, not nodes."""
+"""Finds seats for policies that choose device types and sizes, not nodes."""
 
 from __future__ import annotations
 
