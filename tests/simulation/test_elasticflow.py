@@ -19,7 +19,7 @@ from fairlead.simulation.yardsticks.edf import Edf, all_in_time, greedy
 from fairlead.simulation.yardsticks.elasticflow import ElasticFlow
 from fairlead.simulation.yardsticks.time_slots import Plan, Share, sizes_of
 from fairlead.simulation.yardsticks.tiresias import for_trace
-from tests.simulation.given import TRACES, needs_traces
+from tests.simulation.builders import TRACES, needs_traces
 
 CURVE = SpeedCurve((1, 2, 4, 8), {"t4": ((1.0, 1.9, 3.4, 0.0), (0.0, 1.8, 3.2, 5.0))})
 

@@ -135,7 +135,7 @@ def test_a_gang_is_whole_or_absent() -> None:
     def stingy(state: ClusterState) -> Round:
         return Round(tuple(Start(job.id, ("n0",), BECAUSE) for job in state.jobs), {})
 
-    with pytest.raises(SimulationError, match="gang of 1"):
+    with pytest.raises(SimulationError, match="1 workers; it asked for 2 to 2"):
         finish(a_trace(a_job("a", 0.0, 10.0, 2)), stingy)
 
 

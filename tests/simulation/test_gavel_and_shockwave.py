@@ -11,7 +11,7 @@ from fairlead.simulation.clusters import cluster
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.runs import run
 from fairlead.simulation.trace_reader import detect, read_trace
-from tests.simulation.given import TRACES, needs_traces
+from tests.simulation.builders import TRACES, needs_traces
 
 pytestmark = needs_traces
 

@@ -16,7 +16,7 @@ from fairlead.simulation.trace_formats import pollux
 from fairlead.simulation.trace_formats.goodput import Application
 from fairlead.simulation.trace_formats.step_times import StepTimes, normal
 from fairlead.simulation.yardsticks.tiresias import for_trace
-from tests.simulation.given import TRACES, needs_traces, profile, step_s
+from tests.simulation.builders import TRACES, needs_traces, profile, step_s
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fairlead.simulation.trace_formats import philly, tiresias
 from fairlead.simulation.trace_formats.recorded import RecordedJob, constant
 from fairlead.simulation.trace_reader import read_trace
 from fairlead.simulation.yardsticks.tiresias import Tiresias, for_trace
-from tests.simulation.given import TRACES, needs_traces
+from tests.simulation.builders import TRACES, needs_traces
 
 
 @needs_traces

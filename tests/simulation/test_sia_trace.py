@@ -12,7 +12,7 @@ from fairlead.simulation.engine import Settings
 from fairlead.simulation.runs import run
 from fairlead.simulation.trace_formats import sia
 from fairlead.simulation.trace_reader import detect, read_trace
-from tests.simulation.given import TRACES, needs_traces, profile, step_s
+from tests.simulation.builders import TRACES, needs_traces, profile, step_s
 
 
 def workload(folder: Path, *rows: str, application: str = "app") -> Path:

@@ -79,7 +79,7 @@ def _profiles(folder: Path, text: str | bytes) -> Path | None:
     """For the one format that looks for profiles before it looks at the numbers."""
     if not (isinstance(text, str) and text.startswith(POLLUX)):
         return None
-    from tests.simulation.given import profile
+    from tests.simulation.builders import profile
 
     return profile(folder / "traces" / "cifar10").parent
 

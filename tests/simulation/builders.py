@@ -1,4 +1,4 @@
-"""What these tests are given: the published traces, when they are on this machine, and small profiles made up here."""
+"""Builders for these tests: the published traces, if they are on this machine, and small profiles."""
 
 from __future__ import annotations
 

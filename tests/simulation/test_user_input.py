@@ -134,7 +134,7 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
         entry("magic")
     with pytest.raises(InvalidSpec, match="no format"):
         read_trace(written(tmp_path, PLAIN), "xml")
-    with pytest.raises(FairleadError, match="which cluster"):
+    with pytest.raises(FairleadError, match="names no cluster"):
         run(read_trace(written(tmp_path, PLAIN)), "fifo")
 
 
