@@ -18,7 +18,7 @@ from fairlead.sdk.client import Client
 from tests.browser.conftest import BROWSERS, Running, Visit, put_away, start
 from tests.waiting import until
 
-DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WATCHED_S = 60.0  # for the curves to have a shape
 JOBS = (  # name, tenant, workers, plan: one process is fastest for such small networks, which makes a dull picture
     ("digits-wide", "vision", "2:4", "dp"), ("small-net", "text", "1:2", "auto"),
@@ -30,10 +30,24 @@ JOBS = (  # name, tenant, workers, plan: one process is fastest for such small n
 def submit(running: Running) -> list[str]:
     with Client(running.url, running.admin) as client:
         return [
-            client.submit("train.py:training", folder=DIGITS, name=name, tenant=tenant, workers=workers, plan=plan,
-                          params={"epochs": 4000}).id
+            client.submit("train.py:training", folder=EXAMPLES / "digits", name=name, tenant=tenant, workers=workers,
+                          plan=plan, params={"epochs": 4000}).id
             for name, tenant, workers, plan in JOBS
         ]  # fmt: skip
+
+
+def run_pipeline(running: Running) -> str:
+    """The id of a pipeline that has fitted some of its models, and is fitting others."""
+    with Client(running.url, running.admin) as client:
+        client.cancel_jobs(all=True)
+        pipeline = client.run_pipeline(str(EXAMPLES / "models" / "compare.py:models"), tenant="search", trees=2000).id
+
+    def half_done() -> bool:
+        states = [stage["state"] for stage in running.ask("GET", f"/pipelines/{pipeline}")["stages"]]
+        return states.count("succeeded") >= 3 and "running" in states
+
+    until(half_done, 120.0)
+    return pipeline
 
 
 def take(browser: Any, running: Running, view: str, path: Path, *, dark: bool, size: tuple[int, int]) -> None:
@@ -70,6 +84,8 @@ def main(folder: Path) -> None:
             time.sleep(20.0)
             take(browser, running, f"job/{watched}", folder / "job.png", dark=True, size=(1280, 1700))
             take(browser, running, "tenants", folder / "tenants.png", dark=True, size=(1280, 800))
+            pipeline = run_pipeline(running)
+            take(browser, running, f"pipeline/{pipeline}", folder / "pipeline.png", dark=False, size=(1280, 690))
             browser.close()
     finally:
         put_away(running)
