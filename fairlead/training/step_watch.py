@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from fairlead.training.channel import log
 from fairlead.training.parallel.batch_balance import Balance, Window
@@ -38,6 +39,8 @@ class StragglerWatch:
             return None
         late = self._rank in window.stragglers
         if late and not self._late:
-            log(f"this worker is late: {window.compute_s[self._rank]:.3g} s a step, far more than the others")
+            others = [time_s for rank, time_s in enumerate(window.compute_s) if rank != self._rank and time_s > 0]
+            own_ms, others_ms = window.compute_s[self._rank] * 1e3, median(others) * 1e3
+            log(f"this worker is a straggler: {own_ms:.1f} ms per step (others {others_ms:.1f} ms)")
         self._late = late
         return window

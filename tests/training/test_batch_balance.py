@@ -141,7 +141,7 @@ def test_a_slower_worker_is_given_less_while_running_and_the_curve_stays(
     assert told[0].share > 0.6 and 0 < told[1].share < 0.4
     assert any(progress.straggler for progress in gang.workers["w1"].heard(wire.Progress))
     assert told[0].compute_s > 0 and told[0].spread > 0
-    assert "shares follow the measured speed" in gang.log("w0") and "this worker is late" in gang.log("w1")
+    assert "shares follow the measured speed" in gang.log("w0") and "this worker is a straggler" in gang.log("w1")
     assert_same_result(train(make_gang(SMALL, params), 1), gang)
 
 
@@ -183,7 +183,7 @@ def test_who_is_late_where_ranks_wait_within_the_pass_is_named(
     assert any(progress.straggler for progress in gang.workers["w1"].heard(wire.Progress))
     assert not any(progress.straggler for progress in gang.workers["w0"].heard(wire.Progress))
     assert gang.workers["w1"].last(wire.Progress).slow_s > 0 == gang.workers["w0"].last(wire.Progress).slow_s
-    assert "this worker is late" in gang.log("w1") and "this worker is late" not in gang.log("w0")
+    assert "this worker is a straggler" in gang.log("w1") and "this worker is a straggler" not in gang.log("w0")
 
 
 def test_shares_follow_half_of_what_was_new_and_change_only_beyond_the_tolerance() -> None:

@@ -277,7 +277,7 @@ def test_who_falls_behind_is_told_once_until_it_has_caught_up(capsys: pytest.Cap
     said = []
     for _ in range(6):
         watch.record_step((0.1, 0.5))
-        said.append("this worker is late: 0.5 s" in capsys.readouterr().out)
+        said.append("this worker is a straggler: 500.0 ms per step (others 100.0 ms)" in capsys.readouterr().out)
     assert said == [False, False, True, False, False, True]
 
 

@@ -184,6 +184,10 @@ def test_a_note_is_read_only_where_there_is_a_grid(tmp_path: Path, capsys: pytes
     assert not note.exists()
 
 
+def test_the_folder_of_a_snapshot_is_made_when_it_is_written(tmp_path: Path) -> None:
+    assert stored(whole_file(tmp_path / "new" / "folder")).read() is not None
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = whole_file(tmp_path)
     before = path.read_bytes()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from fairlead.planning.plan import Compression
 
-
-class Ranks(Protocol):
-    """Those between whom gradients are summed."""
-
-    def sum(self, tensor: torch.Tensor) -> None: ...
-    def gather(self, tensor: torch.Tensor) -> torch.Tensor: ...
+if TYPE_CHECKING:
+    from fairlead.training.parallel.gradients import Ranks
 
 
 class CompressedSum(Protocol):
