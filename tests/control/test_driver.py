@@ -9,14 +9,14 @@ from sqlalchemy import Connection
 
 from fairlead.control.identity import tokens as identity
 from fairlead.control.pipelines import driver as control_pipelines
-from fairlead.control.pipelines.driver import STEPS_AT_ONCE, Pipelines
+from fairlead.control.pipelines.driver import RECHECK_S, STEPS_AT_ONCE, Pipelines
 from fairlead.control.pipelines.records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.records import Role
 from fairlead.control.service.pipelines import _detail
 from fairlead.control.store import pipelines, tokens
 from fairlead.pipelines.next_steps import StagePhase
 
-from .stores import Opened, run
+from .stores import Clock, Opened, run
 
 MANY = 120
 
@@ -151,3 +151,60 @@ def test_pipelines_take_turns_and_whoever_waited_longest_is_next(db: Opened, mon
     for _ in range(6):
         run(every.advance(drive=drive))
     assert sorted(driven[:3]) == sorted(names) and driven[3:] == driven[:3]
+
+
+@pytest.fixture
+def idle(db: Opened, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Pipelines:
+    """The driver of three pipelines whose stages are all in progress."""
+    monkeypatch.setattr(control_pipelines, "MAX_PASS_S", 1e9)
+    for letter in "abc":
+        stored(db, {"s": {"command": ["true"]}}, f"flow-{letter}")
+    every = Pipelines(db.store, clock)
+    run(every.advance())
+    assert run(every.advance()) is None
+    return every
+
+
+def driven(every: Pipelines) -> list[str]:
+    names: list[str] = []
+
+    async def drive(name: str) -> set[str] | None:
+        names.append(name)
+        return await every.drive(name)
+
+    run(every.advance(drive=drive))
+    return names
+
+
+def test_pipelines_without_news_are_checked_again_one_in_each_pass(idle: Pipelines, clock: Clock) -> None:
+    clock.advance(RECHECK_S - 1.0)
+    assert driven(idle) == []
+    clock.advance(1.0)
+    passes = [driven(idle) for _ in range(4)]
+    assert [len(names) for names in passes] == [1, 1, 1, 0]
+    assert sorted(name for names in passes for name in names) == ["flow-a", "flow-b", "flow-c"]
+
+
+def test_a_clock_that_was_set_back_does_not_keep_pipelines_from_being_checked(idle: Pipelines, clock: Clock) -> None:
+    clock.advance(-7200.0)
+    assert len(driven(idle)) == 1
+
+
+def test_a_pipeline_that_is_excluded_is_left_alone_whatever_happened_to_it(db: Opened, idle: Pipelines) -> None:
+    for name in ("flow-a", "flow-b"):
+        db.write(lambda connection, name=name: pipelines.update(connection, name, cancelled_by="ann"))
+    names: list[str] = []
+
+    async def drive(name: str) -> set[str] | None:
+        names.append(name)
+        return set()
+
+    assert run(idle.advance(exclude={"flow-a"}, drive=drive)) == set() and names == ["flow-b"]
+
+
+def test_what_was_remembered_of_a_pipeline_that_ended_is_dropped(db: Opened, idle: Pipelines, clock: Clock) -> None:
+    for letter in "abc":
+        done = {"phase": "cancelled", "finished_s": clock()}
+        db.write(lambda connection, name=f"flow-{letter}", done=done: pipelines.update(connection, name, **done))
+    assert driven(idle) == [] and run(idle.running()) == []
+    assert not (idle._specs or idle._idle or idle._turns or idle._cacheable)

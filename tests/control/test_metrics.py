@@ -19,7 +19,7 @@ from fairlead.control.observability import live_metrics, metric_families
 from fairlead.control.observability.disk_metrics import measure
 from fairlead.control.observability.job_metrics import JobCounts
 from fairlead.control.observability.metric_families import ALL, MetricFamily
-from fairlead.control.observability.worker_metrics import WorkerMeter
+from fairlead.control.observability.worker_metrics import WorkerMeter, worker_memory
 from fairlead.control.records import LoggedEvent
 from fairlead.home import Home
 from fairlead.safe_removal import remove
@@ -170,6 +170,48 @@ def test_what_workers_use_never_goes_back_though_they_come_and_go() -> None:
     assert _value("fairlead_worker_network_bytes_total", tenant="metered", node="node-9") == 15
     meter.take("node-9", wire.Telemetry(0.5, 1, [wire.WorkerUsage("nobody", "w0", 99.0, 1, 1)]))
     assert report(("w2", 0.5, 5)) >= 13.5
+
+
+def test_a_worker_counts_in_full_once_the_tenant_of_its_job_is_known() -> None:
+    meter, seen = WorkerMeter(), wire.Telemetry(0.5, 1, [wire.WorkerUsage("job-3", "w0", 7.0, 1, 3)])
+    meter.take("node-8", seen)
+    meter.tenants = {"job-3": "late"}
+    meter.take("node-8", seen)
+    meter.take("node-8", seen)
+    assert _value("fairlead_worker_cpu_seconds_total", tenant="late", node="node-8") == 7.0
+    assert _value("fairlead_worker_network_bytes_total", tenant="late", node="node-8") == 3
+
+
+def test_workers_of_the_same_name_are_told_apart_by_node_and_job() -> None:
+    meter = WorkerMeter()
+    meter.tenants = {"job-4": "twins", "job-5": "twins"}
+    workers = [wire.WorkerUsage(job, "w0", 2.0, 10, 1) for job in ("job-4", "job-5")]
+    for node in ("node-6", "node-7"):
+        meter.take(node, wire.Telemetry(0.5, 1, workers))
+        meter.take(node, wire.Telemetry(0.5, 1, workers))
+    for node in ("node-6", "node-7"):
+        assert _value("fairlead_worker_cpu_seconds_total", tenant="twins", node=node) == 4.0
+
+
+def test_a_total_that_went_back_is_not_counted_again_on_its_way_up() -> None:
+    meter = WorkerMeter()
+    meter.tenants = {"job-6": "back"}
+    for cpu_s in (10.0, 4.0, 9.0, 11.0):
+        meter.take("node-5", wire.Telemetry(0.5, 1, [wire.WorkerUsage("job-6", "w0", cpu_s, 1, int(cpu_s))]))
+    assert _value("fairlead_worker_cpu_seconds_total", tenant="back", node="node-5") == 11.0
+    assert _value("fairlead_worker_network_bytes_total", tenant="back", node="node-5") == 11
+
+
+def test_the_memory_of_workers_adds_up_by_tenant_and_node() -> None:
+    nodes = {
+        "n1": [wire.WorkerUsage("a", "w0", 1.0, 5), wire.WorkerUsage("a", "w1", 1.0, 7)],
+        "n2": [wire.WorkerUsage("a", "w0", 1.0, 1), wire.WorkerUsage("b", "w0", 1.0, 2)],
+    }
+    seen = [(node, wire.Telemetry(0.5, 1, workers)) for node, workers in nodes.items()]
+    assert worker_memory(seen, {"a": "x"}) == (
+        {("x", "n1"): 2, ("x", "n2"): 1, ("unknown", "n2"): 1},
+        {("x", "n1"): 12, ("x", "n2"): 1, ("unknown", "n2"): 2},
+    )
 
 
 def test_a_label_that_nobody_foresaw_cannot_make_series_without_end() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +14,12 @@ import pytest
 
 from fairlead.agent.embedded.backend import LocalBackend
 from fairlead.control.records import Generation, Job, JobPhase, Role, Token
+from fairlead.control.retention import pruning as pruning_loop
 from fairlead.control.retention.pruning import Pruner
 from fairlead.control.service.core import Core
 from fairlead.control.service.queries import QueryVerbs
 from fairlead.control.store import bundles, events, jobs, metrics, tenants
-from fairlead.errors import NotFound
+from fairlead.errors import LostLeadership, NotFound, Unavailable
 from fairlead.home import Home
 from fairlead.safe_removal import Removal
 from fairlead.views.jobs import ResultView
@@ -247,3 +250,58 @@ def test_a_result_lists_what_can_be_told_whatever_a_job_called_its_files(
     ResultView(job=job.id, state="succeeded", artifacts=listed, figures={}, spec={}).model_dump_json()
     monkeypatch.setattr("fairlead.control.service.queries.MAX_ARTIFACTS", 1)
     assert len(Watching(db, home, job)._artifacts(job)) <= 1
+
+
+# ---------------------------------------------------------------- the loop
+
+
+class Passes:
+    """Runs the pruner's loop for some turns, on a clock that the test sets."""
+
+    def __init__(self, pruner: Pruner, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pruner, self.clock, self.made_s = pruner, clock, list[float]()
+        monkeypatch.setattr(pruner, "prune", self._prune)
+        monkeypatch.setattr(pruning_loop.asyncio, "sleep", self._sleep)
+        self.turns: list[float] = []
+        self.error: Exception | None = None
+
+    async def _prune(self) -> None:
+        self.made_s.append(self.clock())
+        if self.error is not None:
+            raise self.error
+
+    async def _sleep(self, seconds: float) -> None:
+        if not self.turns:
+            raise asyncio.CancelledError
+        self.clock.advance(self.turns.pop(0))
+
+    def after(self, *turns: float) -> int:
+        """How many passes there were when the loop turned once more after each of these pauses."""
+        self.turns, self.made_s = list(turns), []
+        with contextlib.suppress(asyncio.CancelledError):
+            run(self.pruner.run())
+        return len(self.made_s)
+
+
+def test_old_data_is_pruned_once_a_minute(pruner: Pruner, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = Passes(pruner, clock, monkeypatch)
+    assert passes.after(59.0) == 1
+    assert passes.after(1.0, 59.0, 1.0) == 2, "a minute after the last pass, and a minute after that"
+
+
+def test_pruning_goes_on_when_the_clock_was_set_back(
+    pruner: Pruner, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = Passes(pruner, clock, monkeypatch)
+    assert passes.after(-86400.0, 1.0) == 2
+
+
+def test_an_outage_of_the_store_does_not_end_the_pruner_and_a_lost_lease_does(
+    pruner: Pruner, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = Passes(pruner, clock, monkeypatch)
+    passes.error = Unavailable("the store does not answer")
+    assert passes.after(60.0, 60.0) == 3
+    passes.error = LostLeadership("another control plane leads now")
+    with pytest.raises(LostLeadership):
+        passes.after(60.0)

@@ -56,6 +56,17 @@ def test_who_has_used_up_its_budget_is_entitled_to_nothing_and_its_part_is_the_o
     assert entitled["b"] == [2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 2.0, 2.0, 2.0, 2.0]
 
 
+def test_a_tenant_without_budget_for_just_half_an_interval_is_entitled_in_it() -> None:
+    wishes = [DemandSpan("a", 0.0, 500.0), DemandSpan("b", 0.0, 500.0)]
+    view = shares_view(TEAMS, wishes, [], 6, WINDOW, [BudgetStop("a", 100.0, 105.0), BudgetStop("a", 110.0, 115.5)])
+    assert view.tenants[0].entitlement[:3] == [4.0, 0.0, 4.0]
+
+
+def test_a_period_that_only_touches_an_interval_covers_none_of_it() -> None:
+    assert list(WINDOW.overlaps(110.0, 120.0)) == [(1, 1.0)]
+    assert list(WINDOW.overlaps(95.0, 105.0)) == [(0, 0.5)] and list(WINDOW.overlaps(195.0, 300.0)) == [(9, 0.5)]
+
+
 @given(st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100), st.integers(1, 8)), max_size=20))
 def test_no_device_time_is_lost_or_made_up(spans: list[tuple[float, float, int]]) -> None:
     lines = [usage("a", devices, from_s, from_s + length) for from_s, length, devices in spans]

@@ -93,7 +93,7 @@ class Scraper:
     def _read(self, connection: Connection) -> StoreSnapshot:
         now_s = self._controller.clock()
         known = tenants.all_tenants(connection)
-        if now_s - self._fairness[0] >= FAIRNESS_EVERY_S:
+        if not 0.0 <= now_s - self._fairness[0] < FAIRNESS_EVERY_S:
             used = usage_spans.totals_by_tenant(connection, now_s - FAIRNESS_S, now_s)
             self._fairness = now_s, fairness(known, used)
         return StoreSnapshot(

@@ -68,7 +68,7 @@ class Pruner:
             try:
                 await self.sweep()
                 await self.clean_ended()
-                if self._clock() - self._last_pass_s >= _PASS_S:
+                if not 0.0 <= self._clock() - self._last_pass_s < _PASS_S:  # or the clock was set back
                     self._last_pass_s = self._clock()
                     await self.prune()
             except LostLeadership:

@@ -58,14 +58,6 @@ def newest_versions(conn: Connection, tenant: str | None, before_s: float | None
     return list({(row.tenant, row.name): DataSet(*row) for row in conn.execute(query)}.values())
 
 
-def sizes_by_version(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[str, str], int]:
-    """Size in bytes of all versions of these data sets, by name and version."""
-    query = select(datasets.c.name, datasets.c.version, datasets.c.size_bytes).where(
-        datasets.c.tenant == tenant, datasets.c.name.in_(list(names))
-    )
-    return {(name, version): int(size) for name, version, size in conn.execute(query)}
-
-
 def labels_by_version(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[str, str], list[str]]:
     """By name and version: the labels under which nodes hold the blocks of these data sets."""
     query = select(datasets.c.name, datasets.c.version, datasets.c.manifest["labels"]).where(
