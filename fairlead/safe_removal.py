@@ -18,13 +18,13 @@ _AT_ONCE = 4096
 
 
 class Removal:
-    """The removal of one folder; call :meth:`go_on` until it returns True."""
+    """The removal of one folder; call :meth:`continue_for` until it returns True."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._steps = _remove(path)
 
-    def go_on(self, for_s: float) -> bool:
+    def continue_for(self, for_s: float) -> bool:
         """Remove for this long; True when done. Raises ``OSError`` when it cannot be removed."""
         until_s = time.monotonic() + for_s
         for _ in self._steps:

@@ -19,7 +19,7 @@ def plain(text: str) -> str:
     return _STEERING.sub("", _BREAKS.sub(" ", text))
 
 
-def marked(name: str) -> str:
+def safe_file_name(name: str) -> str:
     """The name with ``_`` for each unsafe character, for use as a file name."""
     text = name.encode("utf-8", "replace").decode()
     return _STEERING.sub("_", _BREAKS.sub("_", text)).replace("\t", "_")

@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.logbook import redact, wanted_format, wanted_level
-from fairlead.logbook.redact import text
+from fairlead.logbook.redact import redact_text
 
 TOKEN = "fl_0123456789_" + "ab" * 24
 
@@ -97,16 +97,16 @@ def test_a_wrong_wish_names_its_variable_and_the_choices(variable: str, monkeypa
     ],
 )
 def test_what_opens_something_is_taken_out_of_a_text(line: str, hidden: str) -> None:
-    assert hidden not in text(line) and "***" in text(line)
+    assert hidden not in redact_text(line) and "***" in redact_text(line)
 
 
 def test_a_token_s_id_stays_so_that_one_knows_which_it_was() -> None:
-    assert text(f"revoked {TOKEN}") == "revoked fl_0123456789_***"
+    assert redact_text(f"revoked {TOKEN}") == "revoked fl_0123456789_***"
 
 
 def test_ordinary_words_stay_as_they_are() -> None:
     for line in ("is not a bearer token", "http://127.0.0.1:8471/api/v1/jobs", "fairlead up: ok", "fl_x"):
-        assert text(line) == line
+        assert redact_text(line) == line
 
 
 def test_telling_names_hide_their_values_however_deep() -> None:
@@ -180,7 +180,7 @@ if os.fork() == 0:
     own = os.open(LOG.with_name("worker.log"), os.O_WRONLY | os.O_CREAT)
     os.dup2(own, 1); os.dup2(own, 2)
     logging.getLogger("fairlead.x").warning("still ours")
-    logbook.forget()
+    logbook.reset()
     logging.basicConfig(format="mine: %(message)s")
     logging.getLogger().warning("the tenant's")
     os._exit(0)

@@ -7,12 +7,19 @@ from fairlead.logbook.setup import (
     LEVEL_VARIABLE,
     VARIABLES,
     configure,
-    forget,
+    reset,
     wanted_format,
     wanted_level,
 )
 
 __all__ = [
-    "FORMAT_VARIABLE", "LEVEL_VARIABLE", "VARIABLES", "configure", "forget", "redact", "roll_over", "wanted_format",
+    "FORMAT_VARIABLE",
+    "LEVEL_VARIABLE",
+    "VARIABLES",
+    "configure",
+    "redact",
+    "reset",
+    "roll_over",
+    "wanted_format",
     "wanted_level",
 ]  # fmt: skip

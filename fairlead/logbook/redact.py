@@ -17,7 +17,7 @@ _PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s/@]+@", re.IGNORE
 _COOKIE = re.compile(r"(\b(?:__Host-)?fairlead(?:_\d+)?=)[^\s;,\"']+")
 
 
-def text(line: str) -> str:
+def redact_text(line: str) -> str:
     """The text with tokens, passwords and cookies masked; a token's id stays, to identify it."""
     if "fl_" in line:
         line = _TOKEN.sub(rf"fl_\1_{HIDDEN}", line)
@@ -37,11 +37,11 @@ def _value(key: str, value: Any) -> Any:
     if key.lower() in _NAMES and value is not None:
         return HIDDEN
     if isinstance(value, str):
-        return text(value)
+        return redact_text(value)
     if isinstance(value, bool | int | float) or value is None:
         return value
     if isinstance(value, Mapping):
         return {str(name): _value(str(name), part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_value("", part) for part in value]
-    return text(str(value))
+    return redact_text(str(value))

@@ -86,7 +86,7 @@ def configure(
     logging.getLogger("fairlead").setLevel(threshold.upper())
 
 
-def forget() -> None:
+def reset() -> None:
     """Reset logging as in a fresh process: a forked worker belongs to the tenant."""
     root = logging.getLogger()
     root.handlers.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fairlead.errors import Conflict, Forbidden, InvalidSpec, NotFound, Refused
-from fairlead.terminal import marked
+from fairlead.terminal import safe_file_name
 from fairlead.views.jobs import ResultView
 
 Pieces = Callable[[str], Iterator[bytes]]
@@ -51,7 +51,7 @@ def _places(names: Iterable[str], folder: Path) -> dict[str, Path]:
         if "\0" in name or any(part in ("", ".", "..") for part in parts):
             raise InvalidSpec(f"the artifact {name!r} would leave the folder", field="download", value=name,
                               fix="report this to the platform's admin")  # fmt: skip
-        target = folder.joinpath(*map(marked, parts))
+        target = folder.joinpath(*map(safe_file_name, parts))
         if not target.parent.resolve().is_relative_to(folder.resolve()):
             raise InvalidSpec(f"the artifact {name!r} would leave the folder by a link in it", field="download",
                               value=name, fix="name another folder")  # fmt: skip

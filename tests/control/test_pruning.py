@@ -95,7 +95,7 @@ def test_a_folder_of_any_depth_is_removed(tmp_path: Path) -> None:
         os.close(here)
         here = below
     os.close(here)
-    assert Removal(tmp_path / "deep").go_on(60.0)
+    assert Removal(tmp_path / "deep").continue_for(60.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,10 +104,10 @@ def test_a_large_folder_goes_in_slices(tmp_path: Path) -> None:
     for number in range(300):
         (tmp_path / "wide" / str(number)).write_text("x")
     removal = Removal(tmp_path / "wide")
-    assert not removal.go_on(0.0)
+    assert not removal.continue_for(0.0)
     assert len(list((tmp_path / "wide").iterdir())) == 299
-    assert removal.go_on(60.0)
-    assert Removal(tmp_path / "nowhere").go_on(1.0), "what is not there is gone"
+    assert removal.continue_for(60.0)
+    assert Removal(tmp_path / "nowhere").continue_for(1.0), "what is not there is gone"
 
 
 # ---------------------------------------------------------------- what is kept for a time

@@ -161,7 +161,7 @@ def _redirect(output: int) -> None:
     os.close(output)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    logbook.forget()
+    logbook.reset()
 
 
 def worker_environment(

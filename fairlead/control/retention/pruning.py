@@ -240,7 +240,7 @@ def _remove_working_folders(folders: Iterable[Path]) -> list[Path]:
     until_s, left = time.monotonic() + _SLICE_S, []
     for path in (folder / name for folder in folders for name in _names(folder) if name not in KEPT_FOLDERS):
         try:
-            gone = Removal(path).go_on(until_s - time.monotonic())
+            gone = Removal(path).continue_for(until_s - time.monotonic())
         except OSError:
             gone = False
         if not gone:
@@ -254,7 +254,7 @@ async def _remove(path: Path) -> bool:
         return False
     removal = Removal(path)
     try:
-        while not await asyncio.to_thread(removal.go_on, _SLICE_S):
+        while not await asyncio.to_thread(removal.continue_for, _SLICE_S):
             await asyncio.sleep(_PAUSE_S)
     except OSError as error:
         log.error("cannot remove a folder", folder=str(path), error=str(error))
