@@ -1,4 +1,4 @@
-"""Data sets in the control plane: versions registered when the job that loads them ends well, and handed to jobs."""
+"""Registers versions of data sets when the job that made them succeeds, and selects the manifests that a job gets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fairlead.control.store import datasets, events, lineage
 from fairlead.spec_errors import NAME_PATTERN
 
 MOST_BYTES = 16 << 20  # of one manifest with its recipe
-MOST_SETS = 16  # that one job makes
-MOST_HANDED = 8 << 20  # of all manifests that a job gets without asking for them
+MOST_SETS = 16  # made by one job
+MOST_HANDED = 8 << 20  # of all manifests that a job gets without naming them
 _MOST_LABELS = 10_000  # loads that one version is made of
 _VERSION = re.compile(r"^[0-9a-f]{6,64}$")
 _MOST = 2**53
 
 
 class ManifestBlock(msgspec.Struct, frozen=True):
-    """One block of a data set; what else its manifest says of it is kept as it is."""
+    """One block of a data set; other fields of the manifest are stored unread."""
 
     id: str
     rows: int
@@ -32,7 +32,7 @@ class ManifestBlock(msgspec.Struct, frozen=True):
 
 
 class ManifestOutline(msgspec.Struct, frozen=True):
-    """What the control plane reads in a manifest."""
+    """The fields of a manifest that the control plane reads."""
 
     name: str
     version: str
@@ -44,7 +44,7 @@ class ManifestOutline(msgspec.Struct, frozen=True):
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> ManifestOutline:
-    """The manifest, if an honest worker could have written it; ValueError otherwise."""
+    """The manifest's outline, if an honest worker could have written it; ValueError otherwise."""
     if len(msgspec.msgpack.encode(manifest)) > MOST_BYTES:
         raise ValueError("a manifest that is too large")
     try:
@@ -64,12 +64,12 @@ def check_manifest(manifest: Mapping[str, Any]) -> ManifestOutline:
 
 
 def store_origin(connection: Connection, job: Job, finished: wire.Finished, now_s: float) -> None:
-    """Keep where the result came from, and the data set if that is the result."""
+    """Store the origin of a job's result, and the data sets that it made."""
     for made in _sets(finished.made):
         register(connection, job, made, now_s)
     try:
         said = check_origin(finished.lineage)
-    except ValueError as error:  # no reason to lose a model that was trained
+    except ValueError as error:  # an invalid origin must not lose a trained model
         plain: dict[str, Any] = {"why_not": str(error)}
     else:
         plain = msgspec.to_builtins(said) if finished.lineage else {}
@@ -85,7 +85,7 @@ def _sets(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def register(connection: Connection, job: Job, made: Mapping[str, Any], now_s: float) -> DataSet:
-    """A new version; ValueError if what was said makes no sense."""
+    """Register a new version; ValueError if the report is invalid."""
     manifest, fitted = made.get("manifest"), made.get("recipe")
     if not isinstance(manifest, dict) or not (fitted is None or isinstance(fitted, dict)):
         raise ValueError("a data set without a manifest")
@@ -104,20 +104,23 @@ def register(connection: Connection, job: Job, made: Mapping[str, Any], now_s: f
 
 
 def split_reference(ref: str) -> tuple[str, str | None]:
-    """Name and version, or its beginning, of ``bank@3f2a9c``."""
+    """Name and version (or its beginning) of a reference such as ``bank@3f2a9c``."""
     name, _, version = ref.partition("@")
     return name, version or None
 
 
 def pin_versions(connection: Connection, tenant: str, refs: Sequence[str]) -> list[str]:
-    """The same data sets, each with the version that is meant by it now; raises NotFound."""
+    """The references, each with the version that it means now; raises NotFound."""
     found = (datasets.find(connection, tenant, *split_reference(ref)) for ref in refs)
     return [f"{each.name}@{each.version}" for each in found]
 
 
 def manifests_for(connection: Connection, job: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifests that a job's workers get: of the data sets that it names, or else of all, as they were when it
-    was handed in; in whatever generation a worker comes, it gets the same."""
+    """The manifests that a job's workers get: of the data sets that the job names, or else of all, as of its
+    submission.
+
+    Every worker of every generation gets the same.
+    """
     if not job.training:
         return {}
     if refs := spec.get("data"):

@@ -1,4 +1,4 @@
-"""Records as people read them."""
+"""Builds the views of jobs, nodes, tenants and events that the API returns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FURTHEST_S = 10 * 366 * 86_400.0
 
 
 def sla_met(job: Job, now_s: float) -> bool | None:
-    """Whether what was promised was kept; None while it is open or when nothing was promised."""
+    """Whether the promised time was kept; None while it is open or without a promise."""
     if job.phase is JobPhase.CANCELLED:
         return None
     if job.finish_by_s is not None:
@@ -50,12 +50,12 @@ def sla_met(job: Job, now_s: float) -> bool | None:
 
 
 def reason_view(reason: Reason, tenant: str | None) -> ReasonView:
-    """A reason as this tenant may read it, whose job it is about; None: as it is."""
+    """A reason as this tenant may read it; None: unredacted."""
     return ReasonView(code=reason.code, text=redact_text(reason.text, tenant), facts=redact_facts(reason.facts, tenant))
 
 
 def reason_of(job: Job, newest: Generation | None, hold: Hold | None, tenant: str | None) -> ReasonView | None:
-    """Why a job is as it is now: waiting for something, running on what it was given, or ended."""
+    """Why a job is in its present state: waiting, running with what it was given, or ended."""
     if job.phase is JobPhase.QUEUED:
         if hold is not None:
             return reason_view(hold.reason, tenant)
@@ -72,7 +72,7 @@ def reason_of(job: Job, newest: Generation | None, hold: Hold | None, tenant: st
 
 
 def backs_off(job: Job) -> bool:
-    """Whether it waits in the queue because of how its workers died."""
+    """True if it waits in the queue because of how its workers died."""
     return job.phase is JobPhase.QUEUED and job.back_off_until_s is not None and job.back_off_until_s > job.since_s
 
 
@@ -93,7 +93,7 @@ def job_fields(
     job: Job, labels: Mapping[str, str], live: Sequence[Generation], hold: Hold | None, now_s: float,
     tenant: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The fields of a JobView, as this tenant may read it; None: all there is."""
+    """The fields of a JobView as this tenant may read it; None: unredacted."""
     newest = live[-1] if live else None
     seated = next((g for g in reversed(live) if g.running_s is not None), newest)
     members = sorted(seated.members, key=lambda m: m.rank) if seated else []
@@ -115,9 +115,9 @@ def job_fields(
 
 
 def plausible_forecast(at_s: float | None, now_s: float) -> float | None:
-    """A moment that a forecast names, None where it is further away than anybody can tell.
+    """A forecast time, or None where it is too far away to mean anything.
 
-    It may rest on what somebody else's job says is left of its work, which may be any number.
+    It may rest on the remaining work that another tenant's job reports, which may be any number.
     """
     return at_s if at_s is not None and at_s - now_s <= FURTHEST_S else None
 
@@ -136,7 +136,7 @@ def job_view(
 
 
 def generation_views(every: Sequence[Generation], tenant: str | None) -> list[GenerationView]:
-    """All of a job, as this tenant may read them; a candidate that one of them ran shows what was measured then."""
+    """All generations of a job as this tenant may read them; plans that ran show their measured times."""
     plans = [generation.plan for generation in every if generation.plan is not None]
     measured = {plan["id"]: plan["measured_step_s"] for plan in plans if "measured_step_s" in plan}
     return [generation_view(generation, measured, tenant) for generation in every]
@@ -157,7 +157,8 @@ def generation_view(generation: Generation, measured: Mapping[str, float], tenan
 
 
 def plan_view(generation: Generation | None, measured: Mapping[str, float] | None = None) -> PlanView | None:
-    """The plan that it runs or ran; None before it has met. With measured times, also what it was weighed against."""
+    """The plan that the generation runs or ran; None before its ranks met. With measured times, also the other
+    candidates."""
     if generation is None or generation.plan is None:
         return None
     rows = [] if measured is None else generation.plan.get("candidates", [])
@@ -174,7 +175,7 @@ def node_views(
     tenant_of: Mapping[str, str],
     tenant: str | None,
 ) -> list[NodeView]:
-    """All nodes, by name. Of what runs there a tenant is told only its own; None: all of it."""
+    """All nodes, by name. A tenant sees only its own jobs there; None: all of them."""
     here: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
     for job, facts in list(workers.items()):
         for worker, fact in list(facts.items()):
@@ -219,7 +220,7 @@ def node_view(
 
 
 def node_state(node: Node, *, held: bool, waking: bool = False) -> str:
-    """A word for what a node is at: one that is being drained is drained when nobody holds a device of it any more."""
+    """A word for the state of a node: a draining node is drained when no job holds a device of it."""
     if node.asleep and node.state is NodeState.READY:
         return "waking" if waking else "asleep"
     if node.state is NodeState.DRAINING:
@@ -266,7 +267,7 @@ def token_view(token: Token) -> TokenView:
 
 
 def event_view(event: LoggedEvent, tenant: str | None) -> EventView:
-    """An event as this tenant may read it; None: as it is."""
+    """An event as this tenant may read it; None: unredacted."""
     return EventView(
         id=event.id, time_s=event.time_s, kind=event.kind, text=redact_text(event.text, tenant), tenant=event.tenant,
         job=event.job, node=event.node, facts=redact_facts(event.facts, tenant),

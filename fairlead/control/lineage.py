@@ -1,4 +1,4 @@
-"""What workers say of where results come from, checked; and from it and the store, what a rerun can promise. Pure."""
+"""Checks what workers report about the origin of results, and computes what a rerun can promise. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.control.records import Generation
 
-MOST_BYTES = 4 << 20  # of what one job says of itself
+MOST_BYTES = 4 << 20  # of one job's report
 MOST_BLOCKS = 100_000
 LONGEST = 500
 
@@ -20,7 +20,7 @@ BITS, TOLERANCE = "bits", "tolerance"
 
 
 class VersionRead(msgspec.Struct, frozen=True):
-    """A version of data that was read."""
+    """A version of a data set that the job read."""
 
     name: str
     version: str
@@ -30,7 +30,7 @@ class VersionRead(msgspec.Struct, frozen=True):
 
 
 class ReportedOrigin(msgspec.Struct, frozen=True):
-    """What the worker that wrote a result says of it."""
+    """The origin of a result as the worker that wrote it reports."""
 
     weights: str | None = None
     seed: int = 0
@@ -45,7 +45,7 @@ class ReportedOrigin(msgspec.Struct, frozen=True):
 
 
 def check_origin(said: Mapping[str, Any]) -> ReportedOrigin:
-    """What was said, if an honest worker could say it; ValueError otherwise."""
+    """The reported origin, if an honest worker could send it; ValueError otherwise."""
     if len(msgspec.msgpack.encode(said)) > MOST_BYTES:
         raise ValueError("a lineage that is too large")
     try:
@@ -64,16 +64,16 @@ def check_origin(said: Mapping[str, Any]) -> ReportedOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What a rerun of a job can be: its workers and plan if one was kept throughout, and what to expect."""
+    """What a rerun of a job can be: its workers and plan if they never changed, and what to expect."""
 
     gives: str
     why: str
     workers: int | None = None
-    plan: Mapping[str, Any] | None = None  # of its generations, as stored
+    plan: Mapping[str, Any] | None = None  # as stored with its generations
 
 
 def what_repeats(said: ReportedOrigin | None, generations: Sequence[Generation]) -> Repeat:
-    """Whether the same bits can be made again, and with what."""
+    """Whether a rerun can give the same bits, and with which workers and plan."""
     ran = [each for each in generations if did_work(each)]
     if said is None or not said.course:
         why = said.why_not if said is not None else ""
@@ -94,12 +94,12 @@ def what_repeats(said: ReportedOrigin | None, generations: Sequence[Generation])
 
 
 def did_work(generation: Generation) -> bool:
-    """Whether it did anything: one that is over in a moment may never have been seen to run."""
+    """True if it ran: a generation that ended in a moment may never have been seen running."""
     return generation.running_s is not None or generation.outcome == "finished"
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In what two environments differ, in words; empty: in nothing that is known."""
+    """The differences of two environments, as text; empty: none known."""
     names = sorted({*before, *now})
     told = [f"{name} {before.get(name, '?')} then, {now.get(name, '?')} now" for name in names
             if before.get(name) != now.get(name)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the store holds, as values: one frozen record per row that the control plane reasons about."""
+"""The rows of the store as values: one frozen record for each kind of row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.cluster import Placement
 
 
 class JobPhase(StrEnum):
-    """Where a job is on its way. It leaves the platform only through one of the last three."""
+    """The phase of a job; the last three are final."""
 
     QUEUED = "queued"
     STARTING = "starting"  # its first generation, or the first after a stop, is being brought up
@@ -81,18 +81,18 @@ class Job:
 
     @property
     def unanswered(self) -> frozenset[str]:
-        """Workers whose end is known, and not yet what it means for the job."""
+        """Workers whose death is known but has no verdict yet."""
         return frozenset(str(death["worker"]) for death in self.deaths if not death["answered"])
 
 
 def stop_changes(then: JobPhase, outcome: str, message: str | None, now_s: float) -> dict[str, Any]:
-    """The changes that put a job on its way out; workers are ended afterwards."""
+    """The changes that begin to stop a job; its workers are ended afterwards."""
     changes = {"phase": JobPhase.STOPPING, "then": then, "outcome": outcome, "since_s": now_s}
     return changes if message is None else {**changes, "message": message}
 
 
 OFFERED = "offered"
-"""In a plan: how many devices its gang could have had, where it uses fewer."""
+"""Key in a plan: how many devices the gang was offered, where the plan uses fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +121,12 @@ class Generation:
 
     @property
     def enough(self) -> bool:
-        """Whether more devices would lie idle, as far as is known: those that it was offered were given back."""
+        """True if more devices would lie idle as far as is known: the gang gave back some that it was offered."""
         return self.plan is not None and OFFERED in self.plan
 
     @property
     def at_work(self) -> Placement:
-        """The members that its plan uses, by rank; the others rest."""
+        """The members that the plan uses, by rank; the others are idle."""
         ranked = tuple(sorted(self.members, key=lambda member: member.rank))
         used = None if self.plan is None else self.plan.get("workers_used")
         return ranked if used is None else ranked[: int(used)]
@@ -149,11 +149,11 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What is known of a model, from whoever trained it first and from all who have since."""
+    """What is known of a model, learned from all jobs that trained it."""
 
     tenant: str
     key: str  # of its code and parameters
-    profile: Mapping[str, Any] | None  # None: it could not be looked at
+    profile: Mapping[str, Any] | None  # None: profiling it failed
     why_not: str
     seen: Mapping[str, float]  # by kind of plan: the correction that would have predicted what was measured
     banned: Mapping[str, str]  # kinds of plans that failed with it, and how
@@ -196,7 +196,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """Something worth telling: shown by ``fairlead events`` and streamed to followers."""
+    """An event: shown by ``fairlead events`` and streamed to followers."""
 
     id: int
     time_s: float
@@ -210,7 +210,7 @@ class LoggedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A line of the append-only ledger: so many devices of one kind, held by one job from then to then."""
+    """A line of the append-only ledger: devices of one kind that a job held between two times."""
 
     job: str
     tenant: str
@@ -231,7 +231,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """Lines of the ledger added up: what a tenant (on one node, if it is named) held between two moments."""
+    """A sum of ledger lines: what a tenant (on one node, if named) held between two times."""
 
     tenant: str
     device_s: float
@@ -243,7 +243,7 @@ class UsageSum:
 
     @property
     def devices(self) -> float:
-        """How many it held on average."""
+        """The average number of devices."""
         return self.device_s / (self.to_s - self.from_s) if self.to_s > self.from_s else 0.0
 
 
@@ -279,7 +279,7 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a job came from, as far as its generations and its spec do not tell it."""
+    """The origin of a job's result, beyond what its generations and its spec say."""
 
     job: str
     tenant: str

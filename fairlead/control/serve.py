@@ -1,4 +1,4 @@
-"""Starts the embedded platform: takes the lease, finds or starts the nodes, reconciles and opens the doors."""
+"""Runs the embedded platform: acquires the lease, finds or starts the nodes, reconciles and serves the API."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ from fairlead.scheduling.state import DEFAULT_SHARING, Sharing
 log = structlog.get_logger()
 
 LEASE_S = 3.0
-PREEMPT_WITHIN_S = 10.0  # how long running gangs may take to put their state away when the platform ends
+PREEMPT_WITHIN_S = 10.0  # how long running gangs may take for their snapshots when the platform ends
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How the platform tells what it does."""
+    """Where and how the platform logs and traces."""
 
-    log_format: str | None = None  # text or json; None: as the environment says
+    log_format: str | None = None  # text or json; None: from the environment
     log_level: str | None = None
-    log_file: Path | None = None  # behind standard error, to be put aside when it is large
-    otlp: str | None = None  # where traces go
+    log_file: Path | None = None  # the file behind standard error, rotated when it is large
+    otlp: str | None = None  # the endpoint for traces
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a platform is started."""
+    """How to start a platform."""
 
     home: Path
     nodes: str | None = None  # None: as last time, or one node per core
@@ -82,17 +82,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What there is to tell while starting: where the API is, or whom it waits for."""
+    """What to report while starting: where the API is, or what the platform waits for."""
 
     url: str | None
     admin_token: str | None = None  # only on the first start
     waiting: str | None = None
-    hints: Sequence[str] = ()  # what the operator should know, each with its fix
+    hints: Sequence[str] = ()  # for the operator, each with its fix
 
 
 Opened = Callable[[int], None]
 Door = Callable[[Platform, str, int, Opened], Awaitable[None]]
-"""Serves the platform's verbs on host and port until cancelled; says the real port once it listens."""
+"""Serves the API on host and port until cancelled; calls back with the real port once it listens."""
 
 
 def run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
@@ -106,7 +106,7 @@ def run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
 
 
 def configure_logging(telling: LogSettings, facts: Mapping[str, Any]) -> None:
-    """Set up the log, of the processes started from here too, and the traces if anybody wants them."""
+    """Set up the log, also for processes started from here, and the traces if they are wanted."""
     os.environ[logbook.FORMAT_VARIABLE] = logbook.wanted_format(telling.log_format)
     os.environ[logbook.LEVEL_VARIABLE] = logbook.wanted_level(telling.log_level)
     logbook.configure("control", path=telling.log_file, facts=lambda: facts)
@@ -121,7 +121,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
     vault = SecretVault.of(home, settings.secret_key_file)
     url = store_url(settings.store, home)
     store = Store.open(url)
-    ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # True: with all that runs
+    ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # True: end the gangs, too
     _on_signals(ending)
     try:
         await _acquire_lease(store, ready, ending)
@@ -138,84 +138,41 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
 
 
 async def _lead_on(
-    settings: Settings,
-    home: Home,
-    store: Store,
-    backend: LocalBackend,
-    vault: SecretVault,
-    ready: Callable[[Ready], None],
-    door: Door,
-    ending: asyncio.Future[bool],
-) -> int:
+    settings: Settings, home: Home, store: Store, backend: LocalBackend, vault: SecretVault,
+    ready: Callable[[Ready], None], door: Door, ending: asyncio.Future[bool],
+) -> int:  # fmt: skip
     """Lead until told to end, or until another control plane leads."""
-    renewing = asyncio.create_task(_renew_lease(store))
-    tasks: list[asyncio.Future[Any]] = [renewing]
+    tasks: list[asyncio.Future[Any]] = [asyncio.create_task(_renew_lease(store))]
     store.keep_reserve()
-    keep_audit_s = keep_audit(settings.keep_audit_s, home)
     alone, listening = not living_nodes(home), False
     try:
         await backend.open(store.epoch or 0)
-        gauge = StoredCalibration(home, shared=backend.capabilities.one_machine)
-        controller = Controller(
-            store, backend, worker_orders(home), secrets_for=launch_secrets(vault), calibrator=gauge,
-            sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
-            sharing=settings.sharing,
-        )  # fmt: skip
-        controller.orchestrate = PipelineQuarantine(
-            Pipelines(store, time.time, controller.nudge), store, time.time
-        ).advance
-        gauging = IdleCalibration(store, gauge, lambda: any(controller.gang_registry.workers.values()), time.monotonic)
-        follower = EventFollower(store, controller)
-        await follower.begin()
-        scraper = Scraper(store, controller, follower, home)
-        core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper,
-                    ring=follower.ring)  # fmt: skip
-        token, fresh = await _admin_token(store, home)
-        granted = {each.name: each.policy.get("folders", []) for each in await store.read(tenants.all_tenants)}
-        told = startup_hints(backend.capabilities, granted, os.environ.get(data_folder.VARIABLE))
+        services = await _build_services(settings, home, store, backend, vault, ending)
+        announce = await _announcer(settings, home, store, backend, ready)
 
         def opened(port: int) -> None:
             nonlocal listening
             listening = True
-            url = address(settings, port)
-            gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
-            write_profile(
-                home, url, token, settings.store, settings.certificate, settings.sleep_after_s, settings.sharing,
-                keep_audit_s,
-            )  # fmt: skip
-            ready(Ready(url, token if fresh else None, hints=told))
+            announce(port)
 
-        tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
+        tasks.append(asyncio.ensure_future(door(Platform(services.core), settings.host, settings.port, opened)))
         await asyncio.sleep(0)
-        if tasks[-1].done():  # a port that is taken: nothing else begins
+        if tasks[-1].done():  # the port is taken: start nothing else
             tasks[-1].result()
-        tasks.append(asyncio.ensure_future(controller.run()))
-        pruner = Pruner(store, home, news=controller, keep_audit_s=keep_audit_s)
-        tasks.append(asyncio.ensure_future(run_forever("pruning", pruner.run)))
-        tasks.append(asyncio.ensure_future(run_forever("following events", follower.run)))
-        tasks.append(asyncio.ensure_future(run_forever("measuring the machine", gauging.run)))
-        waiting: list[asyncio.Future[Any]] = [*tasks, ending]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        tasks += services.start()
+        await asyncio.wait([*tasks, ending], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
                 task.result()
         if ending.done() and ending.result():
-            try:
-                async with asyncio.timeout(2 * PREEMPT_WITHIN_S):
-                    await _preempt_gangs(store, controller)
-            except (TimeoutError, Unavailable) as error:
-                if isinstance(error, LostLeadership):
-                    raise
-                log.error(
-                    "gangs end without a word to the store; they go on from their last snapshots", error=str(error)
-                )
+            await _end_gangs(store, services.controller)
             await backend.shutdown()
         return 0
     except LostLeadership as error:
         log.error("another control plane leads now; this one ends and leaves everything running", error=str(error))
         return 1
     except Exception:
-        if alone and not listening:  # it never was a platform: nobody would look for what it had started
+        if alone and not listening:  # the start failed: nobody would ever look for the nodes that it started
             await backend.shutdown()
         raise
     finally:
@@ -225,6 +182,81 @@ async def _lead_on(
         await backend.close()
         if store.epoch is not None:
             await _release_lease(store)
+
+
+@dataclass(frozen=True, slots=True)
+class _Services:
+    """The parts of a leading control plane."""
+
+    controller: Controller
+    core: Core
+    pruner: Pruner
+    follower: EventFollower
+    calibration: IdleCalibration
+
+    def start(self) -> list[asyncio.Future[Any]]:
+        """Start the loop and the background services."""
+        return [
+            asyncio.ensure_future(self.controller.run()),
+            asyncio.ensure_future(run_forever("pruning", self.pruner.run)),
+            asyncio.ensure_future(run_forever("following events", self.follower.run)),
+            asyncio.ensure_future(run_forever("measuring the machine", self.calibration.run)),
+        ]
+
+
+async def _build_services(
+    settings: Settings, home: Home, store: Store, backend: LocalBackend, vault: SecretVault,
+    ending: asyncio.Future[bool],
+) -> _Services:  # fmt: skip
+    measured = StoredCalibration(home, shared=backend.capabilities.one_machine)
+    controller = Controller(
+        store, backend, worker_orders(home), secrets_for=launch_secrets(vault), calibrator=measured,
+        sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
+        sharing=settings.sharing,
+    )  # fmt: skip
+    pipelines = Pipelines(store, time.time, controller.nudge)
+    controller.orchestrate = PipelineQuarantine(pipelines, store, time.time).advance
+    gangs = controller.gang_registry
+    calibration = IdleCalibration(store, measured, lambda: any(gangs.workers.values()), time.monotonic)
+    follower = EventFollower(store, controller)
+    await follower.begin()
+    scraper = Scraper(store, controller, follower, home)
+    core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper,
+                ring=follower.ring)  # fmt: skip
+    pruner = Pruner(store, home, news=controller, keep_audit_s=keep_audit(settings.keep_audit_s, home))
+    return _Services(controller, core, pruner, follower, calibration)
+
+
+async def _announcer(
+    settings: Settings, home: Home, store: Store, backend: LocalBackend, ready: Callable[[Ready], None]
+) -> Opened:
+    """What to do once the API listens on a port: write the profile for clients, and report that the platform is up."""
+    token, fresh = await _admin_token(store, home)
+    granted = {each.name: each.policy.get("folders", []) for each in await store.read(tenants.all_tenants)}
+    hints = startup_hints(backend.capabilities, granted, os.environ.get(data_folder.VARIABLE))
+    keep_audit_s = keep_audit(settings.keep_audit_s, home)
+
+    def announce(port: int) -> None:
+        url = address(settings, port)
+        gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
+        write_profile(
+            home, url, token, settings.store, settings.certificate, settings.sleep_after_s, settings.sharing,
+            keep_audit_s,
+        )  # fmt: skip
+        ready(Ready(url, token if fresh else None, hints=hints))
+
+    return announce
+
+
+async def _end_gangs(store: Store, controller: Controller) -> None:
+    """Preempt all gangs with a snapshot, unless that takes too long or the store is away."""
+    try:
+        async with asyncio.timeout(2 * PREEMPT_WITHIN_S):
+            await _preempt_gangs(store, controller)
+    except (TimeoutError, Unavailable) as error:
+        if isinstance(error, LostLeadership):
+            raise
+        log.error("ending gangs without recording it; they will go on from their last snapshots", error=str(error))
 
 
 async def _acquire_lease(store: Store, ready: Callable[[Ready], None], ending: asyncio.Future[bool]) -> None:
@@ -246,7 +278,8 @@ async def _acquire_lease(store: Store, ready: Callable[[Ready], None], ending: a
 
 
 async def _renew_lease(store: Store) -> None:
-    """Lead on. While the store does not answer nobody else can take over either: whoever writes first then leads."""
+    """Renew the lease. While the store does not answer no one else can take over either; the first write after that
+    decides."""
     while True:
         await asyncio.sleep(LEASE_S / 4)
         await retry_until_available(store.renew_lease, "renewing the lease")
@@ -260,7 +293,7 @@ async def _release_lease(store: Store) -> None:
 
 
 async def _admin_token(store: Store, home: Home) -> tuple[str, bool]:
-    """The admin token that clients on this machine use; made on the first start, and when the profile was lost."""
+    """The admin token for clients on this machine; made on the first start, and when the profile was lost."""
     known = read_profile(home).get("token", "")
     now_s = time.time()
     try:
@@ -275,7 +308,7 @@ async def _admin_token(store: Store, home: Home) -> tuple[str, bool]:
 
 
 async def _preempt_gangs(store: Store, controller: Controller) -> None:
-    """Let every running gang put its state away, so that it goes on from there when the platform is started again."""
+    """Preempt every running gang with a snapshot, so that it goes on from there when the platform starts again."""
     controller.pause()
     now_s = time.time()
 
@@ -294,7 +327,7 @@ async def _preempt_gangs(store: Store, controller: Controller) -> None:
 
 
 def read_profile(home: Home) -> dict[str, Any]:
-    """What a running platform tells clients on this machine; empty if there is none."""
+    """The profile that a running platform writes for clients on this machine; empty if there is none."""
     try:
         profile = json.loads(home.profile.read_text())
     except (FileNotFoundError, ValueError):
@@ -303,47 +336,41 @@ def read_profile(home: Home) -> dict[str, Any]:
 
 
 def store_url(wanted: str | None, home: Home) -> str:
-    """The store to open: the one asked for, else the last one, so that no start ever misses what a home's jobs are."""
+    """The store to open: the requested one, else that of the last start, so that no start misses the home's jobs."""
     return wanted or read_profile(home).get("store") or f"sqlite:///{home.database}"
 
 
 def sleep_after(wanted_s: float | None, home: Home) -> float:
-    """How long nobody needs a node before it sleeps: as asked for, else as the last time; infinite if it never does."""
+    """After how long an idle node sleeps: as requested, else as at the last start; infinite if never."""
     last_s = read_profile(home).get("sleep_after_s")
     return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
 
 
 def keep_audit(wanted_s: float | None, home: Home) -> float:
-    """For how long the audit log is kept: as asked for, else as the last time."""
+    """How long the audit log is kept: as requested, else as at the last start."""
     last_s = read_profile(home).get("keep_audit_s", pruning.KEEP_AUDIT_S)
     return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
 
 
 def sharing_settings(wanted: Sharing, home: Home) -> Sharing:
-    """What is settled about fairness over time: as asked for, else as the last time."""
+    """The settings of fairness over time: as requested, else as at the last start."""
     last = Sharing(**read_profile(home).get("sharing", {}))
     return Sharing(last.fair if wanted.fair is None else wanted.fair,
                    last.forget_s if wanted.forget_s is None else wanted.forget_s)  # fmt: skip
 
 
 def address(settings: Settings, port: int) -> str:
-    """Where clients of this machine reach the API."""
+    """The URL of the API for clients of this machine."""
     scheme = "http" if settings.certificate is None else "https"
     host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def write_profile(
-    home: Home,
-    url: str,
-    token: str,
-    store: str | None,
-    certificate: Path | None = None,
-    sleep_after_s: float | None = None,
-    sharing: Sharing = DEFAULT_SHARING,
-    keep_audit_s: float | None = None,
-) -> None:
-    """For clients on this machine, and for the next start."""
+    home: Home, url: str, token: str, store: str | None, certificate: Path | None = None,
+    sleep_after_s: float | None = None, sharing: Sharing = DEFAULT_SHARING, keep_audit_s: float | None = None,
+) -> None:  # fmt: skip
+    """Write the profile for clients on this machine, and for the next start."""
     profile: dict[str, Any] = {"url": url, "token": token, "store": store, "pid": os.getpid(), "version": __version__}
     if certificate is not None:
         profile["certificate"] = str(certificate)

@@ -1,4 +1,4 @@
-"""What an operator should know of a platform that has just come up: one line each, with the fix. Pure."""
+"""Makes hints for the operator of a platform that has just started: one line each, with the fix. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FEW = 3
 
 
 def startup_hints(means: Capabilities, tenants: Mapping[str, Sequence[str]], data: str | None) -> list[str]:
-    """Of tenants with the folders granted to each, and the operator's data folder, if there is one."""
+    """The hints, given the folders granted to each tenant and the operator's data folder, if any."""
     found = []
     if means.isolation != "sandbox" and not means.isolation_chosen:
         found.append(

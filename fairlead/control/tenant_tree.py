@@ -1,4 +1,4 @@
-"""Tenants above and below each other: what is refused when they are made or changed, and what each has of its share."""
+"""Checks changes to the hierarchy of tenants, and computes each tenant's share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fairlead.units import shown_counts
 
 
 def check_tenant(changed: Tenant, others: Iterable[Tenant], nodes: Iterable[Node]) -> None:
-    """Refuse a tenant that stands below nobody or itself, or guarantees that those above it cannot keep."""
+    """Refuse a tenant whose parent is missing or below itself, or with guarantees that the tenants above cannot
+    keep."""
     known = {tenant.name: tenant for tenant in others} | {changed.name: changed}
     _check_parents(changed, known)
     there: Counter[str] = Counter()
@@ -52,7 +53,7 @@ def _check_parents(changed: Tenant, known: Mapping[str, Tenant]) -> None:
 def _check_guarantees(
     changed: Tenant, parent: str | None, known: Mapping[str, Tenant], there: Mapping[str, int]
 ) -> None:
-    """What is guaranteed to those below a tenant (None: to all at the top) is within what there is for them."""
+    """The guarantees below a tenant (None: at the top) must fit within what is guaranteed to it or exists."""
     below = [tenant for tenant in known.values() if tenant.parent == parent and tenant.guarantee]
     have = there if parent is None else known[parent].guarantee
     for kind in sorted({kind for tenant in below for kind in tenant.guarantee}):
@@ -92,21 +93,21 @@ def why_beyond_limits(job: JobState, path: Sequence[Tenant], nodes: Iterable[Nod
 
 @dataclass(frozen=True, slots=True)
 class TenantShare:
-    """What a tenant may claim now, what would be its part if all wanted all, and what those below it hold."""
+    """What a tenant may claim now, its share if all wanted everything, and what the tenants below it hold."""
 
     entitlement: float
     share: float
     below: int
-    borrowed: float  # beyond its share; negative: so much is lent
+    borrowed: float  # beyond its share; negative: lent to others
 
 
 def tenant_shares(
     tenants: Sequence[Tenant], decided: Mapping[str, float], held: Mapping[str, int], number: int,
     barred: Collection[str] = (),
 ) -> dict[str, TenantShare]:  # fmt: skip
-    """One for each tenant, of so many devices. One without jobs claims nothing: it is told its share.
+    """The share of each tenant, of this many devices. A tenant without jobs claims nothing: it is shown its share.
 
-    ``barred`` ones (their budget is used up) may claim no more than was decided.
+    ``barred`` tenants, whose budget is used up, may claim no more than was decided.
     """
     tree = Tree.of(tenant_state(tenant) for tenant in tenants)
     due = shares(tree, number)
@@ -115,7 +116,7 @@ def tenant_shares(
     leaves = [name for name in sorted(tree.tenants) if name not in tree.below]
     wanted = sum(max(0.0, over[name]) for name in leaves)
     unused = sum(max(0.0, -over[name]) for name in leaves)
-    part = min(1.0, wanted / unused) if unused > 0 else 0.0  # of what is not used, so much is with somebody else
+    part = min(1.0, wanted / unused) if unused > 0 else 0.0  # fraction of the unused part that others use
     return {
         name: TenantShare(
             entitlement=decided.get(name) or (0.0 if name in barred else due[name]),
@@ -128,6 +129,6 @@ def tenant_shares(
 
 
 def shares(tree: Tree, number: int) -> dict[str, float]:
-    """Everybody's part if all wanted all there is, with that of those below; own work beside teams is left out."""
+    """Each tenant's share if all wanted everything, including tenants below; leaves out own work beside teams."""
     leaves = (name for name in tree.tenants if name not in tree.below)
     return divide_capacity(tree, Demand({name: float(number) for name in leaves}), float(number))

@@ -315,7 +315,7 @@ def test_a_failure_that_came_late_is_told_to_who_asks_next_and_then_the_model_re
         return reasons
 
     assert run(play()) == [f"whole copies: {why}" for why in (
-        "the planner is busy", "it took too long", "no plan could be worked out a moment ago")]  # fmt: skip
+        "the planner is busy", "it took too long", "the planner failed with this model a moment ago")]  # fmt: skip
     assert [event.kind for event in db.read(events.after, 0, 50)].count("planner-failed") == 1
 
 

@@ -1,1 +1,1 @@
-"""Looks ahead for those who ask: the policy played forward, in a process of its own."""
+"""Forecasts for queries: plays the policy forward, in a process of its own."""

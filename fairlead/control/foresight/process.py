@@ -1,4 +1,4 @@
-"""Looks ahead: the policy played forward for whoever asks, within bounds, in a process of their own."""
+"""Forecasts starts and admissions: plays the policy forward, within limits, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.state import ClusterState, JobState
 
 CPU_S = 10.0
-"""Of one answer; what is found until then is told before, unless a single round takes that long."""
+"""CPU time of one answer; what was found within ``ENOUGH_S`` is returned, unless a single round takes longer."""
 
 FORECASTS = ProcessSpec(
     "fairlead.control.foresight.questions", "looking ahead", CPU_S, wall_s=60.0, nice=5, most_waiting=8, idle_s=60.0
 )
 
 ADMISSIONS = replace(FORECASTS, nice=0, most_waiting=64, idle_s=600.0)
-"""For those who submit: they wait for the answer, but not behind those who only ask."""
+"""For submissions: they wait for the answer, but not behind mere queries."""
 
 T = TypeVar("T")
 
 
 class Foresight:
-    """Asks that process. One state is packed once, however many questions there are about it."""
+    """Asks that process. A state is packed once, however many questions there are about it."""
 
     def __init__(self, planner: Planner | None = None) -> None:
         self._planner = planner or PlannerProcess(FORECASTS)
         self._packed: tuple[ClusterState | None, msgspec.Raw] = None, msgspec.Raw()
 
     async def starts(self, state: ClusterState) -> Starts:
-        """When all who wait may expect to start; raises :class:`PlannerFailed` where there is no answer."""
+        """The expected starts of all waiting jobs; raises :class:`PlannerFailed` where there is no answer."""
         return await self._ask("", StartsQuestion(self._pack(state)), Starts)
 
     async def admission(
         self, state: ClusterState, job: JobState, tenant: str | None, *, strict: bool = False, look_ahead: bool = True
     ) -> Answer:
-        """What becomes of this job, in words that this tenant may read; raises :class:`PlannerFailed` as above."""
+        """Whether this job would be admitted, worded for this tenant; raises :class:`PlannerFailed` as above."""
         question = AdmissionQuestion(self._pack(state), job, tenant, strict, look_ahead)
         return await self._ask(job.tenant, question, Answer)
 
@@ -51,7 +51,7 @@ class Foresight:
     async def _ask(self, tenant: str, question: Question, kind: type[T]) -> T:
         try:
             found: T = await asyncio.wrap_future(self._planner.ask(tenant, question, kind))
-        except PlannerFault as error:  # it may name others' jobs
+        except PlannerFault as error:  # its text may name jobs of other tenants
             raise PlannerFailed(
                 f"an error of the platform's own (error {report_error('looking ahead', error)})"
             ) from error

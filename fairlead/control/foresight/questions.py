@@ -1,6 +1,6 @@
-"""What is asked about the future of jobs, and the answers: plain values, worked out in a process of their own.
+"""Questions about the future of jobs, and their answers: plain values, computed by playing the policy forward.
 
-The policy is played forward for them. Imports neither the store nor the loop: that process starts in a moment.
+Imports neither the store nor the loop, so that the process starts quickly.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from fairlead.scheduling.round_memory import memory_from_plain, memory_to_plain
 from fairlead.scheduling.state import ClusterState, JobState, Reason
 
 ENOUGH_S = 5.0
-"""Of CPU: after so much the policy is played no further, and what comes after is told by the work ahead."""
+"""CPU time after which the policy is played no further; later starts are estimated from the work ahead."""
 
 
 def pack_state(state: ClusterState) -> msgspec.Raw:
-    """The state as it is sent."""
+    """The state in its wire form."""
     return msgspec.Raw(msgspec.msgpack.encode(replace(state, memory=memory_to_plain(state.memory))))
 
 
 def unpack_state(raw: msgspec.Raw) -> ClusterState:
-    """The state as the policy reads it; one curve that several jobs have is one object again."""
+    """The state from its wire form; a curve shared by several jobs is one object again."""
     state = msgspec.msgpack.decode(raw, type=ClusterState)
     curves: dict[tuple[object, ...], SpeedCurve] = {}
 
@@ -44,14 +44,14 @@ def unpack_state(raw: msgspec.Raw) -> ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Expected starts by job, and the CPU seconds that it took to find them."""
+    """Expected starts by job, and the CPU seconds spent on them."""
 
     start_s: Mapping[str, float]
     cpu_s: float
 
 
 class StartsQuestion(msgspec.Struct, frozen=True, tag="starts"):
-    """When do the jobs that wait start?"""
+    """When do the waiting jobs start?"""
 
     state: msgspec.Raw
 
@@ -62,7 +62,7 @@ class StartsQuestion(msgspec.Struct, frozen=True, tag="starts"):
 
 
 class AdmissionQuestion(msgspec.Struct, frozen=True, tag="admission"):
-    """What becomes of this job, as its tenant may read it (None: as it is)?"""
+    """Would this job be admitted, worded for its tenant (None: unredacted)?"""
 
     state: msgspec.Raw
     job: JobState

@@ -1,4 +1,4 @@
-"""The plan of a gang that the planner has no answer for: whole copies, or what its author asked for."""
+"""Makes the plan of a gang for which the planner has no answer: whole copies, or what the job's author requested."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _STRANGE = "the planner does not know these devices, or there are too many"
 
 
 def requested_plan(job: Job) -> str:
-    """The family of plans that its author asked for, or auto."""
+    """The family of plans that the job's author requested, or auto."""
     return str(job.facts.get("plan", "auto"))
 
 
 def needs_profile(job: Job, known: KnownModel | None, hardware: Hardware | None, size: int) -> bool:
-    """Whether a worker looks at the model first, and what it says can change the plan."""
+    """True if a worker has to profile the model first, and the profile can change the plan."""
     if requested_plan(job) in MODEL_PARALLEL:
         return size > 1 and (known is None or known.profile is None)
     return requested_plan(job) == "auto" and job.max_workers > 1 and known is None and hardware is not None
@@ -29,7 +29,7 @@ def needs_profile(job: Job, known: KnownModel | None, hardware: Hardware | None,
 def default_plan(
     job: Job, size: int, known: KnownModel | None, hardware: Hardware | None, why: str | None = None
 ) -> ChosenPlan:  # fmt: skip
-    """For a gang of this size; ``why`` the planner has no answer, if it was asked."""
+    """The plan for a gang of this size; ``why`` says why the planner has no answer, if it was asked."""
     name = requested_plan(job)
     plan = plan_without_profile(name, size)
     if name in MODEL_PARALLEL and size > 1 and known is not None:
@@ -42,7 +42,7 @@ def _reason(known: KnownModel | None, hardware: Hardware | None, name: str) -> s
     if known is None:
         return UNKNOWN if name == "auto" else f"{name} was asked for; nothing is known of this model yet"
     if known.profile is None:
-        return f"whole copies: the model could not be looked at: {known.why_not}"
+        return f"whole copies: the model could not be profiled: {known.why_not}"
     if hardware is None:
         return f"whole copies: {_STRANGE}"
-    return "whole copies: its steps take far longer than anything that the planner sees in the model"
+    return "whole copies: its steps take far longer than the planner's model of them can explain"

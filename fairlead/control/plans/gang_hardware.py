@@ -1,4 +1,4 @@
-"""The devices of a gang as the planner sees them: measured where somebody has, else as their type usually is."""
+"""Describes the devices of a gang to the planner: as measured, or with the usual figures of their type."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from fairlead.profiling.device_types import hardware_of, known_device, known_lin
 from fairlead.profiling.profile_cache import QUOTA_PERIOD_S, local_device
 
 OWN_BYTES = 350e6
-"""What a worker takes before there is any model: Python and torch."""
+"""Memory of a worker before it has a model: Python and torch."""
 
 LEAST_BYTES = 64e6
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found out about the machine that all nodes are parts of, if they are."""
+    """What is known of the machine that all nodes are parts of, if they are."""
 
     measured: Mapping[str, Any] | None = None  # by ``fairlead profile``
     shared: bool = True  # all nodes are parts of one machine: no link between them is slower than another
 
     @property
     def measured_here(self) -> bool:
-        """Whether what was measured holds for the nodes: where they are other machines, nobody measured them."""
+        """True if the measurement holds for the nodes: not if they are other machines."""
         return self.measured is not None and self.shared
 
     @property
     def fingerprint(self) -> str:
-        """All that is known of it, as a mark: another one after it was measured again."""
+        """Text that changes whenever the machine is measured again."""
         return json.dumps([self.shared, self.measured], sort_keys=True, default=str)
 
 
 def gang_hardware(seats: Sequence[Node], demand: Resources, machine: Machine) -> Hardware | None:
-    """The workers of a gang, by the node of each; None if there is a type of device that nobody knows."""
+    """The hardware of a gang, given the node of each worker; None if a device type is unknown."""
     try:
         devices = _devices(seats, demand, machine)
         links = _links(seats, machine)
@@ -54,7 +54,7 @@ def gang_hardware(seats: Sequence[Node], demand: Resources, machine: Machine) ->
 
 @dataclass(frozen=True, slots=True)
 class HardwareByType:
-    """What gangs of one type of device each would run on, as speed curves want to know it."""
+    """The hardware of gangs on one type of device each, for speed curves."""
 
     devices: Mapping[str, Device]
     links: tuple[Link, ...]
@@ -64,7 +64,7 @@ class HardwareByType:
 
 
 def hardware_by_type(nodes: Iterable[Node], demand: Resources, machine: Machine) -> HardwareByType | None:
-    """Of the nodes in service; None if there are none, or of no known type."""
+    """The hardware of the nodes in service; None if there are none, or none of a known type."""
     there = [node for node in nodes if node.schedulable and node.devices]
     try:
         devices = _devices(there, demand, machine)
@@ -81,7 +81,7 @@ def hardware_by_type(nodes: Iterable[Node], demand: Resources, machine: Machine)
 
 
 def speed_of(node: Node, demand: Resources) -> float:
-    """Of a worker there, where 1 is a whole device of its type; of a cpu, one core."""
+    """The speed of a worker there, where 1 is a whole device of its type, or one core of a CPU."""
     if node.device_type != "cpu":
         return node.speed
     cores = demand.get("cpu") or node.capacity.get("cpu", 1.0) / max(1, node.devices)
@@ -103,7 +103,7 @@ def _devices(nodes: Sequence[Node], demand: Resources, machine: Machine) -> dict
 
 
 def _memory(node: Node, demand: Resources, device: Device) -> float:
-    """On a card its own, on a cpu what the worker was granted or its part of the node."""
+    """Memory of one worker: a card's own, or what the worker was granted, or its share of the node."""
     if node.device_type != "cpu":
         return device.memory_bytes
     given = demand.get("memory") or node.capacity.get("memory", device.memory_bytes) / max(1, node.devices)

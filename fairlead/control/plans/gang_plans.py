@@ -1,4 +1,5 @@
-"""Plans for the gangs of this platform: chosen with their seats, reviewed while they run, and speed curves."""
+"""Chooses the plans of the platform's gangs, reviews them while they run, and provides speed curves to the
+scheduler."""
 
 from __future__ import annotations
 
@@ -44,30 +45,30 @@ from fairlead.scheduling.state import Reason
 
 T = TypeVar("T")
 
-ROUND_WAIT_S = 0.3  # for all answers of the planner that a round asks for, before those gangs start without
-WAIT_S = 5.0  # for one that holds up nobody else
-REVIEW_EVERY_S = 2.0  # running gangs are looked at again so often
-MOST_REVIEWED = 20  # of them, each time
-MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
+ROUND_WAIT_S = 0.3  # how long a round waits for the planner, for all gangs together
+WAIT_S = 5.0  # how long a single gang waits for the planner outside a round
+REVIEW_EVERY_S = 2.0  # how often running gangs are reviewed
+MOST_REVIEWED = 20  # gangs per review
+MOST_WORKERS = 64  # a larger gang is not planned for and runs as replicas
 
 UNREQUESTED = ("planner", "default")
-"""What is said of plans that nobody asked for."""
+"""Values of ``chosen`` in plans that nobody requested."""
 
 MOST_TRIES = 5
-"""Of a planner that fails with a model, before a plan that only it can make is refused."""
+"""How often the planner may fail with a model before a plan that only it can make is refused."""
 
 
 class Calibrator(Protocol):
-    """Who knows the machine."""
+    """Provides the measurements of the machine."""
 
     def machine(self) -> Machine: ...
 
     def doubt(self) -> None:
-        """It seems to be another than it was: measure it again when there is time."""
+        """The machine seems to have changed: measure it again when there is time."""
 
 
 class NoCalibrator:
-    """Nobody has measured it, and nobody will."""
+    """No measurements, now or later."""
 
     def machine(self) -> Machine:
         return Machine()
@@ -77,7 +78,7 @@ class NoCalibrator:
 
 
 class Plans:
-    """What the leader knows about models, in memory as far as jobs on their way need it; the rest is in the store."""
+    """The leader's knowledge of models: in memory what jobs on their way need, the rest in the store."""
 
     def __init__(
         self, store: Store, nodes: Callable[[], Mapping[str, Node]], clock: Callable[[], float],
@@ -87,15 +88,15 @@ class Plans:
         self._calibrator: Calibrator = calibrator or NoCalibrator()
         self._known: dict[tuple[str, str], KnownModel | None] = {}
         self._reviewed_s = 0.0
-        self._reviewed = ""  # the job that had its turn last
+        self._reviewed = ""  # the job that was reviewed last
         self._model_keys: dict[str, tuple[str, str]] = {}  # by job: tenant and key
         self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
-        self._glances: dict[str, wire.Ready] = {}  # by job: what a worker saw of a model that nobody knows
+        self._glances: dict[str, wire.Ready] = {}  # by job: first measurements of an unknown model
         self._planner: Planner = PlanCache(planner or PlannerProcess())
-        self._backoff = Backoff(clock)  # models that the planner failed with
+        self._backoff = Backoff(clock)  # of models with which the planner failed
         self._curves = SpeedCurves(planner=self._planner)
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ known models
 
     async def known(self, job: Job) -> KnownModel | None:
         """What is known of the job's model."""
@@ -105,13 +106,13 @@ class Plans:
         return self._known[place]
 
     def forget(self, job: str) -> None:
-        """Something about its model may have been stored: read it anew when it is needed."""
+        """Something about the job's model may have been stored: read it again when it is needed."""
         self._known.pop(self._model_keys.get(job, ("", "")), None)
 
     def record_report(self, job: str, said: wire.Progress | wire.Ready) -> None:
-        """How long a replica computes before each exchange, counted as if all had equal shares of the batch.
+        """Remember how long a replica computes before each exchange, scaled to equal shares of the batch.
 
-        And, before the first, what its first passes show.
+        And, before the first exchange, the measurements of its first passes.
         """
         if isinstance(said, wire.Ready):
             if said.glance is not None:
@@ -124,13 +125,13 @@ class Plans:
         return seconds / len(generation.at_work) if number == generation.number else None
 
     async def profiling_worker(self, job: Job, generation: Generation) -> str:
-        """The worker that is to look at the model; empty when it is known, or when there is nothing to plan.
+        """The worker that has to profile the model; empty when the model is known, or when there is nothing to plan.
 
-        What could not be looked at is looked at again: the reason may be gone.
+        A model whose profiling failed is profiled again: the cause may be gone.
         """
         if not job.training or job.max_workers == 1:
             return ""
-        self._planner.warm()  # it will be asked when the workers are there
+        self._planner.warm()  # it will be asked when the workers are up
         known = await self.known(job)
         if known is not None and known.profile is not None:
             return ""
@@ -141,10 +142,10 @@ class Plans:
     async def choose_plans(
         self, gangs: Mapping[str, SeatedGang], failed: dict[str, Exception]
     ) -> dict[str, SeatedGang]:
-        """Gangs that are given devices, with their plans: asked for all at once, and not waited for long.
+        """Choose the plans of gangs that are given devices: all are asked for at once, with a short wait.
 
-        A gang has none yet if a worker looks at the model first, or if only the planner can make its plan and has no
-        answer. Errors by job in ``failed``.
+        A gang gets no plan yet if a worker has to profile the model first, or if only the planner can make the plan and
+        has no answer. Puts errors into ``failed`` by job.
         """
         found = await asyncio.gather(*map(self._choose_quickly, gangs.values()), return_exceptions=True)
         with_plans: dict[str, SeatedGang] = {}
@@ -164,11 +165,8 @@ class Plans:
             return None
 
     async def complete_generation(self, job: Job, generation: Generation) -> Generation:
-        """As it was stored, when its workers are there and before they meet.
-
-        With a plan, if the model had to be looked at first, or if its code asked by name for another when it was
-        loaded. :class:`Refused` if what was asked for can never run.
-        """
+        """The stored generation, before its ranks meet; with a plan if the model had to be profiled first, or if its
+        code named another plan when it was loaded. Raises :class:`Refused` if a requested plan can never run."""
         own = generation.plan is not None and generation.plan.get("chosen") in UNREQUESTED
         if not job.training or (generation.plan is not None and not (own and requested_plan(job) != "auto")):
             return generation
@@ -199,7 +197,7 @@ class Plans:
         return replace(found, refused=refusal(requested_plan(job), found.refused)) if found.refused else found
 
     def _question(self, job: Job, known: KnownModel | None, hardware: Hardware | None) -> Question | None:
-        """What to ask the planner; None where it could say nothing."""
+        """What to ask the planner; None where it has nothing to go by."""
         auto, ready = requested_plan(job) == "auto", self._glances.get(job.id)
         margin = MARGIN if self._calibrator.machine().measured_here else UNMEASURED
         if hardware is None:
@@ -211,10 +209,11 @@ class Plans:
         return ChooseQuestion(_model(known), hardware, requested_plan(job), margin)
 
     async def _ask(self, job: Job, question: Question, kind: type[T], within_s: float = WAIT_S) -> T:
-        """The planner's answer; raises :class:`PlannerFailed`. A model that it failed with rests for a while."""
+        """The planner's answer; raises :class:`PlannerFailed`. After a failure the planner is not asked about this
+        model for a while."""
         model = job.tenant, model_key(job)
         if self._backoff.is_waiting(model):
-            raise PlannerFailed("no plan could be worked out a moment ago")
+            raise PlannerFailed("the planner failed with this model a moment ago")
         try:
             asked = asyncio.wrap_future(self._planner.ask(job.tenant, question, kind))
             async with asyncio.timeout(within_s):
@@ -237,7 +236,7 @@ class Plans:
         return found
 
     async def _original_plan(self, job: Job) -> dict[str, Any] | None:
-        """Of a rerun: the plan that its workers ran the first time, if they ran one from beginning to end."""
+        """Of a rerun: the plan of the original, if one plan ran from beginning to end."""
         origin = await self._store.read(lambda connection: lineage.get(connection, job.id))
         plan = None if origin is None or origin.again is None else origin.again.get("plan")
         kept = ("id", "kind", "plan", "workers_used")
@@ -245,7 +244,7 @@ class Plans:
         return None if plan is None else {**{name: plan[name] for name in kept}, "reason": reason, "chosen": "repeated"}
 
     def _hardware(self, job: Job, members: Placement) -> Hardware | None:
-        """Of these members by rank, as far as the planner can know it."""
+        """The hardware of these members by rank; None where the planner does not know it."""
         nodes, ranked = self._nodes(), sorted(members, key=lambda member: member.rank)
         seats = [nodes[member.node] for member in ranked if member.node in nodes]
         if len(seats) < len(ranked) or len(ranked) > MOST_WORKERS:
@@ -255,10 +254,8 @@ class Plans:
     # ------------------------------------------------------------ reviewing
 
     async def review(self, workers: Callable[[str], Mapping[str, WorkerFact]], live: Collection[str]) -> set[str]:
-        """Learn from the gangs that live, and give those a new generation that another plan serves better.
-
-        Where there are many, a few have their turn each time.
-        """
+        """Learn from running gangs, and start a new generation where another plan is better. Reviews a few gangs each
+        time."""
         now_s = self._clock()
         if 0.0 <= now_s - self._reviewed_s < REVIEW_EVERY_S:
             return set()
@@ -268,7 +265,7 @@ class Plans:
         changed: set[str] = set()
         for job, generation in pairs:
             if "again" in job.facts:
-                continue  # it is there to repeat what was, not to be faster
+                continue  # a rerun repeats its original, faster or not
             known, hardware = await self.known(job), self._hardware(job, generation.members)
             if known is None or known.profile is None or hardware is None:
                 continue
@@ -281,7 +278,7 @@ class Plans:
             try:
                 found = await self._ask(job, question, Review)
             except PlannerFailed:
-                continue  # it runs as it does
+                continue  # it keeps its plan
             if await self._apply(job, generation, known, found, now_s):
                 changed.add(job.id)
         return changed
@@ -320,7 +317,7 @@ class Plans:
         return again
 
     def _replan(self, connection: Connection, job: Job, now: Generation, better: Choice, now_s: float) -> bool:
-        """A new generation of the same workers, or those of them that it takes, for the sake of its plan."""
+        """Store a new generation of the same workers, or of those that the better plan uses."""
         one, before = better.estimate, dict(now.plan or {}).get("id", "replicas")
         reason = Reason(BETTER_PLAN, f"{one.plan.id} instead of {before}: {better.reason}")
         gang = SeatedGang(job, now.members, reason, now, choice=stored_choice(better, requested_plan(job)))
@@ -328,21 +325,21 @@ class Plans:
         return store_generation(connection, gang, self._nodes(), now_s, taken, facts)
 
     def _machine_changed(self, ratio: float) -> bool:
-        """Whether the machine seems to be another than the one that was measured."""
+        """True if the machine seems to be another than the one that was measured."""
         profile = self._calibrator.machine().measured
         return profile is not None and differs_from_profile(profile, float(profile["flops_per_s"]["float32"]) / ratio)
 
     # ------------------------------------------------------------ curves
 
     async def refresh(self, active: Sequence[Job]) -> None:
-        """Work out the curves of jobs whose model is known, for the next round; forget all that nobody needs."""
+        """Compute the curves of jobs with a known model for the next round; forget what is no longer needed."""
         stored = await self._store.read(known_models.keys)
         self._glances = {job.id: self._glances[job.id] for job in active if job.id in self._glances}
         if not stored and not self._known and not self._computing:
             return
         places = self._model_keys = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
         for gone in set(self._known) - set(places.values()):
-            del self._known[gone]  # in memory is only what jobs on their way need
+            del self._known[gone]  # only what jobs on their way need stays in memory
         self._computing = {job: seen for job, seen in self._computing.items() if job in places}
         known = [(job, await self.known(job)) for job in active if places.get(job.id) in stored]
         pairs = [(job, model) for job, model in known if model is not None and model.profile is not None]
@@ -351,7 +348,7 @@ class Plans:
             await asyncio.to_thread(self._curves.refresh, pairs, nodes, machine)
 
     def curve(self, job: Job) -> CalibratedCurve | None:
-        """How fast it would be on any gang, corrected by what was measured; None while its model is not known."""
+        """The job's speed on any gang, corrected by measurements; None while its model is unknown."""
         try:
             return self._curves.curve_of(job)
         except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that its worker measured
@@ -359,7 +356,7 @@ class Plans:
             return None
 
     def close(self) -> None:
-        """Ask the planner nothing more."""
+        """End the planner."""
         self._planner.close()
 
 
@@ -368,7 +365,7 @@ def _model(known: KnownModel) -> Model:
 
 
 def _running(connection: Connection, some: Collection[str]) -> list[tuple[Job, Generation]]:
-    """Those of the jobs that are trainings and run undisturbed, with the generation that does."""
+    """Those of the jobs that are trainings in one undisturbed generation, with that generation."""
     if not known_models.keys(connection):
         return []
     every, known = generations.live_by_job(connection, some), jobs.get_many(connection, some)

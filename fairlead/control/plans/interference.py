@@ -1,4 +1,4 @@
-"""What gangs lose to those they share a node with, learned from how fast they train beside others and alone."""
+"""Learns what gangs lose to neighbours on the same node, from their speeds beside others and alone."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from fairlead.scheduling.market.seat_requests import workload_class
 from fairlead.scheduling.state import JobState
 
 WINDOW_S = 6.0
-"""A gang is watched for so long in the same company before its speed there is believed ..."""
+"""A gang is watched this long beside the same neighbours before its speed counts ..."""
 
 LEAST_STEPS = 8
-"""... and for so many steps."""
+"""... and for this many steps."""
 
 SETTLE_S = 3.0
-"""What a new generation does first says little about its speed."""
+"""The start of a new generation, which says little about its speed."""
 
 LOOK_EVERY_S = 1.0
-"""So often windows are looked at, at the most: rounds may be further apart."""
+"""How often windows are checked at most."""
 
 NEWEST_WEIGHT = 0.5
-"""How much the newest window alone counts against those before."""
+"""Weight of the newest window against all before."""
 
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class GangPlacement:
-    """One gang: where it sits, and since when it has trained there undisturbed; None where its steps say nothing."""
+    """The nodes of one gang, and since when it has trained there undisturbed; None where its steps say nothing."""
 
     job: str
     kind: str
     generation: int
     nodes: frozenset[str]
     size: int
-    pace: float = 1.0  # of its slowest device
+    pace: float = 1.0  # speed of its slowest device
     since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Since when, and from which step on, a gang has been in the same company."""
+    """Since when, and from which step on, a gang has had the same neighbours."""
 
     generation: int
     beside: tuple[str, ...]
@@ -53,7 +53,7 @@ class Window:
 
 
 class InterferenceWatch:
-    """The table that decisions are made by, and the watch that it is learned from; speeds are of one job each."""
+    """The table of losses that decisions use, and the observations from which it is learned."""
 
     def __init__(self, table: Mapping[Pair, float] | None = None) -> None:
         self.table: dict[Pair, float] = dict(table or {})
@@ -65,19 +65,19 @@ class InterferenceWatch:
         self._looked_s = 0.0
 
     def set_placements(self, gangs: Sequence[GangPlacement], alive: Collection[str]) -> None:
-        """From now on these gangs hold devices; who is not alive is forgotten, but not what was learned."""
+        """These gangs hold devices from now on; jobs that are not ``alive`` are forgotten, but not what was learned."""
         self._gangs, self._others = gangs, None
         self._steps = {job: step for job, step in self._steps.items() if job in alive}
         self._windows = {job: window for job, window in self._windows.items() if job in alive}
         self._alone = {job: speeds for job, speeds in self._alone.items() if job in alive}
 
     def record_progress(self, job: str, body: object) -> None:
-        """Take in how far a gang has come."""
+        """Record how far a gang has come."""
         if isinstance(body, wire.Progress):
             self._steps[job] = (body.generation, body.step)
 
     def close_windows(self, now_s: float) -> dict[Pair, float]:
-        """Close the windows that are full; returns what is known anew of which pairs."""
+        """Close the full windows; returns the new losses by pair of classes."""
         if 0.0 <= now_s - self._looked_s < LOOK_EVERY_S:
             return {}
         self._looked_s = now_s
@@ -89,7 +89,7 @@ class InterferenceWatch:
         return {pair: self.table[pair] for pair in pairs}
 
     def _watched(self, now_s: float, gang: GangPlacement, beside: tuple[str, ...]) -> Observation | None:
-        """What a whole window of this gang beside others says, if one has just ended and it is known alone."""
+        """The observation of a full window beside neighbours, if the gang's speed alone is known."""
         generation, step = self._steps.get(gang.job, (0, 0))
         if gang.since_s is None or now_s - gang.since_s < SETTLE_S or generation != gang.generation:
             self._windows.pop(gang.job, None)
@@ -111,7 +111,7 @@ class InterferenceWatch:
 
 
 def _neighbours(gangs: Sequence[GangPlacement]) -> dict[str, tuple[str, ...]]:
-    """By job, the classes of all others that share a node with it."""
+    """By job, the classes of all other gangs on its nodes."""
     on: dict[str, list[GangPlacement]] = {}
     for gang in gangs:
         for name in gang.nodes:
@@ -124,7 +124,7 @@ def gang_placements(
     jobs: Iterable[JobState], known: Mapping[str, Job], live: Mapping[str, Sequence[Generation]],
     paces: Mapping[str, float],
 ) -> list[GangPlacement]:  # fmt: skip
-    """All gangs that hold devices; only of trainings in full swing do steps tell a speed."""
+    """All gangs that hold devices; only steps of trainings in full swing tell a speed."""
     found = []
     for job in jobs:
         generations, stored = live.get(job.id, ()), known.get(job.id)

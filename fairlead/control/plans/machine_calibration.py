@@ -1,4 +1,4 @@
-"""Has the machine measured, once, while nobody works on it: what plans are reckoned with, and whether to trust it."""
+"""Measures the machine once while it is idle; the planner's estimates rest on these figures."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fairlead.profiling.profile_cache import local_device
 log = structlog.get_logger()
 
 LOOK_S = 5.0
-IDLE_S = 30.0  # nobody has worked for so long: nobody is in the way, and nobody disturbs
-BUSY = 0.5  # load per core above which times say more about others than about the machine
+IDLE_S = 30.0  # how long no worker may have run before a measurement
+BUSY = 0.5  # load per core above which other processes would distort the times
 PATIENCE_S = 300.0
-AGAIN_S = 3600.0  # after a measurement that went wrong
+AGAIN_S = 3600.0  # pause after a failed measurement
 
 
 class StoredCalibration:
-    """The profile of this machine as ``fairlead profile`` keeps it under the home."""
+    """The machine's profile as ``fairlead profile`` stores it under the home."""
 
     def __init__(self, home: Home, *, shared: bool) -> None:
         self._file = home.root / "profiles" / "node.json"
@@ -39,7 +39,7 @@ class StoredCalibration:
         self._read: tuple[int, Machine] = (-1, Machine(None, shared))
 
     def machine(self) -> Machine:
-        """As it was measured last; read again only when that has changed."""
+        """The last measurement; read again only when the file has changed."""
         try:
             stamp = self._file.stat().st_mtime_ns
         except OSError:
@@ -49,18 +49,18 @@ class StoredCalibration:
         return self._read[1]
 
     def doubt(self) -> None:
-        """It seems to be another than it was: measure it again when there is time."""
-        with contextlib.suppress(OSError):  # a full disk; the next doubt comes
+        """The machine seems to have changed: measure it again when there is time."""
+        with contextlib.suppress(OSError):  # a full disk; it will be noticed again
             self._doubted.parent.mkdir(parents=True, exist_ok=True)
             self._doubted.touch()
 
     @property
     def needs_measuring(self) -> bool:
-        """Whether there is something to measure."""
+        """True if there is something to measure."""
         return self._doubted.exists() or not self.machine().measured_here
 
     async def measure(self) -> bool:
-        """Measure now, in a process of its own that gives way to everybody; whether it worked."""
+        """Measure now, in a process of low priority; returns whether it worked."""
         part = self._file.with_suffix(".part")
         part.parent.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
@@ -75,7 +75,7 @@ class StoredCalibration:
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, 9)  # with the two between which it measures
+                    os.killpg(process.pid, 9)  # with its two helpers
                 await process.wait()
         if code != 0 or _read_measurement(part) is None:
             return False
@@ -85,7 +85,7 @@ class StoredCalibration:
 
 
 def _read_measurement(file: Path) -> Mapping[str, Any] | None:
-    """What was measured, if it is all that the planner wants to know."""
+    """The measurement, if it has all that the planner needs."""
     try:
         found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         local_device(found, 1)
@@ -96,7 +96,7 @@ def _read_measurement(file: Path) -> Mapping[str, Any] | None:
 
 
 class IdleCalibration:
-    """Watches for a quiet time and uses it."""
+    """Waits until the machine is idle and then measures it."""
 
     def __init__(
         self, store: Store, gauge: StoredCalibration, working: Callable[[], bool], clock: Callable[[], float],
@@ -107,14 +107,14 @@ class IdleCalibration:
         self._not_before_s = 0.0
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             if await self.due():
                 await self._measure()
 
     async def due(self) -> bool:
-        """Whether it is quiet, and somebody has trained a model for which it would matter."""
+        """True if the machine is idle, and a model is known for which a measurement would matter."""
         now_s = self._clock()
         if self._working() or self._load() > BUSY * (os.cpu_count() or 1):
             self._quiet_since_s = None
@@ -128,10 +128,10 @@ class IdleCalibration:
         except LostLeadership:
             raise
         except Unavailable:
-            return False  # the store is away; there will be other quiet times
+            return False  # the store is away; there will be other idle times
 
     async def _measure(self) -> None:
-        log.info("measuring this machine while it is quiet")
+        log.info("measuring this machine while it is idle")
         done = await self._gauge.measure()
         self._not_before_s = 0.0 if done else self._clock() + AGAIN_S
         if not done:

@@ -1,4 +1,4 @@
-"""What workers say about their models, checked and stored: profiles, and plans that failed."""
+"""Checks and stores the profiles of models that workers send, and bans plans that failed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile, model_from
 from fairlead.specs import JobSpec
 
-MOST_BYTES = 256 << 10  # of a profile; one with a hundred layers takes twenty kilobytes
+MOST_BYTES = 256 << 10  # of a profile; a hundred layers take twenty kilobytes
 MOST_LAYERS = 512
 MOST_NUMBER = 1e18
 LONGEST_REASON = 500
-NAMES = frozenset({"group"})  # whole numbers that only name something: any will do
+NAMES = frozenset({"group"})  # numbers that are only names: any value is valid
 
 
 def model_fact(spec: JobSpec) -> dict[str, str]:
-    """By what its model is known: the same for the same code and parameters, so that nothing is looked at twice."""
+    """The key of the job's model: the same for the same code and parameters, so that it is profiled once."""
     if spec.run is None or spec.code is None:
         return {}
     said = json.dumps([spec.code, spec.run, spec.params], sort_keys=True, default=str)
@@ -35,30 +35,30 @@ def model_fact(spec: JobSpec) -> dict[str, str]:
 
 
 def model_key(job: Job) -> str:
-    """By which its model is known; of a job without a bundle of its own only to itself."""
+    """The key of the job's model; a job without a code bundle has a key of its own."""
     return str(job.facts.get("model") or job.id)
 
 
 def check_profile(said: wire.Profiled) -> ModelProfile | None:
-    """The profile that a worker sends, None if it has none to send. ValueError for what no honest worker would say."""
+    """The profile that a worker sends, None if it is empty. Raises ValueError for what no honest worker sends."""
     if not said.profile:
         return None
     check_plain_value(said.profile, "a profile")
     if len(msgspec.msgpack.encode(said.profile)) > MOST_BYTES:
-        raise ValueError("a profile that is too large")
+        raise ValueError("the profile is too large")
     try:
         profile = model_from(said.profile)
     except InvalidSpec as error:
         raise ValueError(error.message) from None
     if not 1 <= len(profile.layers) <= MOST_LAYERS or not 1 <= profile.batch_size <= 2**31:
-        raise ValueError("a profile with no layers, too many of them, or no batch")
+        raise ValueError("the profile has no layers, too many layers, or no batch")
     if profile.tensor_limit < 1 or not all(_sound(number) for number in _numbers(said.profile)):
-        raise ValueError("a profile with impossible numbers")
+        raise ValueError("the profile has impossible numbers")
     return replace(profile, layers=tuple(_split_within(layer) for layer in profile.layers))
 
 
 def _split_within(layer: Layer) -> Layer:
-    """No more of a layer can be divided than there is."""
+    """Limits what can be divided of a layer to the whole of it."""
     return replace(
         layer, split_parameters=min(layer.split_parameters, layer.parameters),
         split_flops=min(layer.split_flops, layer.flops),
@@ -79,27 +79,27 @@ def _sound(number: float) -> bool:
 
 
 def refusal(wanted: str, why: str) -> str:
-    """What is said of a plan that was asked for by name and can never run: nothing runs silently in its place."""
+    """The message about a requested plan that can never run: no other plan silently replaces it."""
     return f"plan: {wanted} was asked for and cannot run: {why}; leave plan out, and the fastest that can run is chosen"
 
 
 def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: float) -> None:
-    """Keep what was found out; who says it a second time changes nothing.
+    """Store the profile of a model, unless it is known already.
 
-    What makes no sense is no reason to end the training: it goes on without a plan.
+    An invalid profile does not end the training: it goes on without a plan.
     """
     try:
         profile, why_not = check_profile(said), said.why_not[:LONGEST_REASON]
     except ValueError as error:
-        profile, why_not = None, f"what its worker found out cannot be used: {error}"
+        profile, why_not = None, f"its worker sent an invalid profile: {error}"
     plain = None if profile is None else msgspec.to_builtins(profile)
-    why_not = "" if plain else why_not or "it could not be looked at"
+    why_not = "" if plain else why_not or "it could not be profiled"
     known = known_models.get(connection, job.tenant, model_key(job))
     if known is not None and known.profile is not None:
         return
     known_models.put(connection, KnownModel(job.tenant, model_key(job), plain, why_not, {}, {}, now_s))
     if plain is None and events.last(connection, job.id, "planner-blind") is None:
-        text = f"{job.id} runs as whole copies, because the planner could not look at its model: {why_not}"
+        text = f"{job.id} runs as whole copies, because its model could not be profiled: {why_not}"
         events.append(connection, time_s=now_s, kind="planner-blind", text=text, tenant=job.tenant, job=job.id)
 
 
@@ -117,10 +117,10 @@ def _suspect_plan(connection: Connection, job: Job) -> tuple[dict[str, Any], Kno
 
 
 def ban_plan(connection: Connection, job: Job, error: str) -> str | None:
-    """The id of the planner's plan that a gang failed under, banned from now on; None if it ran plain replicas.
+    """Ban the planner's plan under which a gang failed, and return its id; None if it ran plain replicas.
 
-    Whether the plan or the user's code was at fault is not known: so the gang starts over without the plan, from its
-    last snapshot, and what fails then is the code's own.
+    Whether the plan or the user's code was at fault is unknown. So the gang starts over without the plan, from its last
+    snapshot, and a failure after that is the code's own.
     """
     suspect = _suspect_plan(connection, job)
     if suspect is None:
@@ -132,7 +132,7 @@ def ban_plan(connection: Connection, job: Job, error: str) -> str | None:
 
 
 def _planner_choice(generation: Generation) -> dict[str, Any] | None:
-    """Its plan, if the planner chose one that is not what would have run anyway."""
+    """The generation's plan, if the planner chose it and it differs from plain replicas."""
     plan = generation.plan
     if generation.phase is GenerationPhase.PLANNED or plan is None or plan.get("chosen") != "planner":
         return None

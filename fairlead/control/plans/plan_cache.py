@@ -20,7 +20,7 @@ MOST = 256  # answers of some kilobytes each
 class PlanCache:
     """A planner that is asked once which plan suits a gang, however many such gangs there are.
 
-    What came too late for who asked, an answer or a failure, is there for who asks next.
+    An answer or a failure that came too late for one caller is kept for the next.
     """
 
     def __init__(self, planner: Planner) -> None:
@@ -34,9 +34,9 @@ class PlanCache:
         try:
             mark = blake2b(tenant.encode() + b"\0" + msgspec.msgpack.encode(question)).digest()
         except (TypeError, ValueError, OverflowError, RecursionError):
-            return self._planner.ask(tenant, question, kind)  # which says what is wrong with it
+            return self._planner.ask(tenant, question, kind)  # reports what is wrong with it
         asked = self._asked.pop(mark, None) or self._planner.ask(tenant, question, kind)
-        if not (asked.done() and (asked.cancelled() or asked.exception() is not None)):  # a failure is told once
+        if not (asked.done() and (asked.cancelled() or asked.exception() is not None)):  # a failure is not kept
             self._asked[mark] = asked
         if len(self._asked) > MOST:
             self._asked.popitem(last=False)
@@ -50,7 +50,7 @@ class PlanCache:
 
 
 def _without_node_names(hardware: Hardware) -> Hardware:
-    """The same devices as far from each other, whatever their nodes are called."""
+    """The same devices at the same distances, with numbers for the names of nodes."""
     names: dict[str, str] = {}
     seats = tuple(
         replace(seat, node=names.setdefault(seat.node, f"{len(names)}"),
@@ -61,7 +61,7 @@ def _without_node_names(hardware: Hardware) -> Hardware:
 
 
 def _separate_future(asked: Future[Any]) -> Future[Any]:
-    """The same answer for one who may lose patience."""
+    """A future with the same answer that one caller may cancel for itself."""
     own: Future[Any] = Future()
 
     def answered(done: Future[Any]) -> None:

@@ -1,6 +1,7 @@
-"""What is asked of the planner for a tenant's job, and the answers: plain values, worked out in a process of their own.
+"""The questions to the planner about a tenant's job, and their answers: plain values, computed in a process of their
+own.
 
-Imports neither the store nor arrays: that process starts in a moment.
+Imports neither the store nor numpy, so that the process starts quickly.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from fairlead.planning.model_sketch import sketch_profile
 from fairlead.planning.plan_choice import Choice, choose_plan
 from fairlead.planning.profiles import Hardware, ModelProfile, Seat, model_from
 
-PIECES = 20  # in which a model is planned: the planner's time grows with the square of them
+PIECES = 20  # into which a model is cut for planning: the planner's time grows with their square
 
 SMALL = 8
-"""Sizes up to this are all planned for; beyond it powers of two, with straight lines between them."""
+"""All sizes up to this are planned for; beyond it powers of two, with linear interpolation between them."""
 
 LARGEST = 64
 
@@ -39,12 +40,12 @@ class Model(msgspec.Struct, frozen=True):
     banned: dict[str, str] = {}
 
     def pieces(self) -> ModelProfile:
-        """Its profile as it is planned with: in so few pieces that nobody waits, whoever wrote the model."""
+        """Its profile, coarsened so that planning is fast whoever wrote the model."""
         return coarsened(model_from(self.profile), PIECES)
 
 
 class ChooseQuestion(msgspec.Struct, frozen=True, tag="choose"):
-    """Which plan for these workers?"""
+    """Which plan suits these workers?"""
 
     model: Model
     hardware: Hardware
@@ -58,7 +59,7 @@ class ChooseQuestion(msgspec.Struct, frozen=True, tag="choose"):
 
 
 class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
-    """One process, some copies or one on each: as much as the first passes of a model say about how to run it."""
+    """One process, some copies or one on each device? Decided by the first passes of a model without a profile."""
 
     ready: wire.Ready
     hardware: Hardware
@@ -67,7 +68,7 @@ class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
     def answer(self) -> ChosenPlan:
         ready = self.ready
         if ready.glance is None:
-            raise ValueError("nothing was seen of it")
+            raise ValueError("there are no measurements of its first passes")
         model = sketch_profile(ready.parameters, ready.batch_size, ready.samples, ready.glance)
         found = choose_plan(model, self.hardware, margin=self.margin)
         reason = f"{found.reason} (judged by its first passes: no run of this model was long enough to look closer)"
@@ -75,7 +76,7 @@ class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
 
 
 class ReviewQuestion(msgspec.Struct, frozen=True, tag="review"):
-    """What does a running gang teach, and would another plan pay?"""
+    """What does a running gang teach, and would another plan pay off?"""
 
     model: Model
     job: Job
@@ -93,7 +94,7 @@ class ReviewQuestion(msgspec.Struct, frozen=True, tag="review"):
 
 
 class CurveQuestion(msgspec.Struct, frozen=True, tag="curve"):
-    """How fast on any gang?"""
+    """How fast is the job on any gang?"""
 
     model: Model
     job: Job
@@ -109,22 +110,22 @@ Question = ChooseQuestion | GlanceQuestion | ReviewQuestion | CurveQuestion
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The plan as it is stored and shown, and which of the workers take part; empty: all, in order."""
+    """A plan as it is stored and shown, and the workers that take part; empty: all, in order."""
 
-    plan: dict[str, Any] | None  # None: there is none to run
+    plan: dict[str, Any] | None  # None: no plan to run
     members: tuple[int, ...] = ()
-    refused: str = ""  # why what was asked for by name can never run here
+    refused: str = ""  # why the requested plan can never run here
 
 
 def stored_choice(found: Choice, wanted: str) -> ChosenPlan:
-    """A plan as it is stored; ``wanted``: what was asked for."""
+    """A choice as it is stored; ``wanted``: the requested family."""
     said = describe_choice(found, found.reason, "planner" if wanted == "auto" else "asked")
     return ChosenPlan(said, found.plan.members, found.refused)
 
 
 @dataclass(frozen=True, slots=True)
 class CurveTable:
-    """Samples per second by type of device, level and size."""
+    """Samples per second by type of device, topology level and size."""
 
     sizes: tuple[int, ...]
     speeds: dict[str, tuple[tuple[float, ...], ...]]
@@ -136,7 +137,7 @@ def curve_table(
 ) -> CurveTable | None:  # fmt: skip
     """The planner's speeds for all sizes that the job may have; None where it fits nowhere or devices are unknown.
 
-    They are those of plans that the job would be given: of those that it asks for, without those that failed with it.
+    Only plans that the job may run count: of the requested family, without banned ones.
     """
     ground = hardware_by_type(nodes, job.demand, machine)
     if ground is None or not is_predictable(seen):

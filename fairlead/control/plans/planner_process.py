@@ -1,8 +1,7 @@
-"""What is computed for a tenant, in a process of its own: it stops nobody, and ends when its time is over.
+"""Answers questions for tenants in a process of its own, within limits of CPU time, wall time and memory.
 
-Plans are worked out in one such process, and looks ahead in others (:mod:`.foresight`). Each answer may take so much
-CPU time (the kernel ends the process then), and so long by the clock (this side does).
-Values go in and out as MessagePack. Tenants are served in turn.
+Plans are computed in one such process, forecasts in others (:mod:`.foresight`). The kernel ends the process when an
+answer exceeds its CPU time, this side when it exceeds its wall time. Values travel as MessagePack; tenants take turns.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import fairlead
 from fairlead import framing
 
 CPU_S = 3.0
-"""Of one answer; the bounds of the search itself are met before."""
+"""CPU time of one answer; the search itself ends well before."""
 
 WALL_S = 10.0
 MEMORY_BYTES = 2 << 30
@@ -38,55 +37,56 @@ MOST_WAITING = 64  # questions of one tenant
 
 
 class PlannerFailed(Exception):
-    """There is no answer: why, in words for whoever asks ``fairlead why``."""
+    """There is no answer; the text says why and is shown by ``fairlead why``."""
 
 
 class TooManyQuestions(PlannerFailed):
-    """This tenant has asked enough for now."""
+    """This tenant has too many questions waiting."""
 
 
 class PlannerFault(PlannerFailed):
-    """An exception of our own; its words may hold what was asked with."""
+    """An error of our own; its text may hold parts of the question."""
 
 
 class Question(Protocol):
-    """A struct of plain values that knows its answer; what one process may be asked is ``Question`` of its module."""
+    """A struct of plain values that computes its answer; ``Question`` of its module lists those that a process may be
+    asked."""
 
     def answer(self) -> Any:
-        """Plain values again."""
+        """The answer, in plain values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What a process does, and within which bounds."""
+    """What a process is for, and its limits."""
 
-    questions: str = "fairlead.control.plans.plan_questions"  # the module of what it is asked
+    questions: str = "fairlead.control.plans.plan_questions"  # the module of its questions
     doing: str = "working a plan out"
     cpu_s: float = CPU_S
     wall_s: float = WALL_S
     nice: int = 0
     most_waiting: int = MOST_WAITING  # questions of one tenant
-    idle_s: float | None = None  # without a question for so long it ends; None: it stays
+    idle_s: float | None = None  # it ends after this long without a question; None: never
 
 
 PLANS = ProcessSpec()
 
 
 class Planner(Protocol):
-    """Whoever answers questions."""
+    """Answers questions."""
 
     def ask(self, tenant: str, question: Question, kind: Any) -> Future[Any]:
-        """The answer, of this type, when it is there; raises :class:`PlannerFailed` in the future."""
+        """A future with the answer, of this type; its exception is a :class:`PlannerFailed`."""
 
     def warm(self) -> None:
-        """There will be a question soon."""
+        """A question will come soon."""
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering."""
 
 
 class InlinePlanner:
-    """Answers at once, in this process: for tools and tests whose models are their own."""
+    """Answers in this process: for tools and tests whose models are their own."""
 
     def ask(self, tenant: str, question: Question, kind: Any) -> Future[Any]:
         answered: Future[Any] = Future()
@@ -104,7 +104,7 @@ class InlinePlanner:
 
 
 class PlannerProcess:
-    """Starts it when it is first needed, and anew when it ended."""
+    """Starts the process when it is first needed, and again when it ended."""
 
     def __init__(self, work: ProcessSpec = PLANS) -> None:
         self._queue = _QuestionQueue(work)
@@ -131,7 +131,7 @@ class _PendingQuestion:
 
 
 class _QuestionQueue:
-    """Questions by tenant, and the thread that takes them to the process one by one."""
+    """Questions by tenant, and the thread that puts them to the process one by one."""
 
     def __init__(self, work: ProcessSpec) -> None:
         self._work = work
@@ -194,7 +194,7 @@ class _QuestionQueue:
             return asked
 
     def _serve(self) -> None:
-        with suppress(OSError):  # the first question tells
+        with suppress(OSError):  # the first question reports it
             self._ensure_child()
         while (asked := self._next()) is not None:
             if not asked.answer.set_running_or_notify_cancel():
@@ -236,11 +236,11 @@ class _Reply(msgspec.Struct):
 
 
 class _ChildProcess:
-    """The process, and the pipes to it; it ends with this side, when its own is closed."""
+    """The process and its pipes; it ends when this side closes them."""
 
     def __init__(self, work: ProcessSpec) -> None:
         environment = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # it is to take one core at the most
+        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # one core at most
         self._work = work
         self._late = False
         words = [work.questions, str(work.cpu_s), str(work.nice)]
@@ -288,7 +288,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def serve(source: BinaryIO, sink: BinaryIO, questions: str, cpu_s: float, nice: int) -> None:
-    """Answer until nobody asks any more."""
+    """Answer questions until the source is closed."""
     os.nice(nice)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""A running gang looked at again: what its steps teach about its model, and whether another plan would pay. Pure."""
+"""Reviews a running gang: what its steps teach about its model, and whether another plan would pay off. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fairlead.planning.plan_choice import MARGIN, UNMEASURED, Choice, choose_pla
 from fairlead.planning.profiles import ALL_KINDS, Hardware, ModelProfile
 from fairlead.planning.topology import Topology
 
-ENOUGH_S = 5.0  # a gang has settled after so long, and its speed can be believed
+ENOUGH_S = 5.0  # after this long a gang has settled and its speed counts
 ENOUGH_STEPS = 5
-LONG_S = 60.0  # a prediction that is wrong for so long calls the hardware's profile into question
-BETTER = 0.15  # a plan must be so much faster to be worth leaving what works
-PAYBACK = 2.0  # ... and save so many times what the change costs
-CHANGE_S = 2.0  # at the least
+LONG_S = 60.0  # a prediction that is wrong for this long casts doubt on the hardware profile
+BETTER = 0.15  # how much faster a plan must be to replace one that works
+PAYBACK = 2.0  # ... and how many times the cost of the change it must save
+CHANGE_S = 2.0  # the least cost of a change
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
-    """A model that was looked at, and what has been learned since."""
+    """A profiled model, and what has been learned since."""
 
     profile: ModelProfile
     seen: Mapping[str, float]
@@ -33,7 +33,7 @@ class LearnedModel:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What is to be written down, and to be done."""
+    """What to store, and what to do."""
 
     plan: Mapping[str, Any] | None = None  # of the generation, with what was measured
     seen: Mapping[str, float] | None = None  # of the model
@@ -43,7 +43,7 @@ class Review:
 
 
 def describe_plan(one: Estimate, reason: str, chosen: str) -> dict[str, Any]:
-    """A plan with its prediction, as it is stored and shown; ``plan`` is None where workers need to know nothing."""
+    """A plan with its prediction, as it is stored and shown; ``plan`` is None where workers need no instructions."""
     return {
         **unpredicted_plan(one.plan, reason, chosen), "step_s": one.step_s, "samples_per_s": one.samples_per_s,
         "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory",
@@ -51,12 +51,12 @@ def describe_plan(one: Estimate, reason: str, chosen: str) -> dict[str, Any]:
 
 
 def describe_choice(found: Choice, reason: str, chosen: str) -> dict[str, Any]:
-    """A plan with what it was weighed against."""
+    """A plan with the candidates it was compared to."""
     return {**describe_plan(found.estimate, reason, chosen), "candidates": found.rows()}
 
 
 def unpredicted_plan(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
-    """A plan of which nothing is predicted."""
+    """A plan without a prediction."""
     usual = plan == replica_plan(plan.workers_used) or (plan_family(plan) == "dp" and _only_shares(plan))
     written = None if usual or plan.workers_used == 1 else {**plan.to_plain(), "members": []}
     return {
@@ -66,12 +66,12 @@ def unpredicted_plan(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
 
 
 def _only_shares(plan: Plan) -> bool:
-    """Replicas that differ in their shares alone: those follow the measured speed, which knows better."""
+    """True for replicas that differ only in their shares, which follow the measured speeds anyway."""
     return plan == Plan(data=plan.data, sync="allreduce", shares=plan.shares, members=plan.members)
 
 
 def running_plan(generation: Generation) -> Plan:
-    """What its workers run."""
+    """The plan that the generation's workers run."""
     known = generation.plan or {}
     written = known.get("plan")
     return plan_from(written) if written else replica_plan(int(known.get("workers_used", len(generation.members))))
@@ -82,9 +82,9 @@ def review(
     restart_s: float,
     compute_s: float | None = None,
 ) -> Review:  # fmt: skip
-    """What follows from how this generation has run so far; ``hardware`` are all its members, by rank.
+    """What follows from how this generation has run so far; ``hardware`` covers all its members, by rank.
 
-    ``compute_s`` is what a replica with an equal share of the batch computes for before each exchange, if measured.
+    ``compute_s`` is how long a replica with an equal share of the batch computes before each exchange, if measured.
     """
     measured_s = measured_step_s(job, generation, now_s)
     model = corrected(known.profile, hardware, known.seen)
@@ -111,7 +111,8 @@ def review(
 def _learned(
     known: LearnedModel, plan: Plan, hardware: Hardware, step_s: float, compute_s: float | None
 ) -> dict[str, float]:
-    """What was seen before and now: how slow these workers compute, and how slow plans of this kind are on them."""
+    """The corrections seen before and now: how slowly these workers compute, and how slow plans of this kind are on
+    them."""
     ground = Topology(hardware)
     seen = with_ratio(known.seen, plan_kind(plan), fit_correction(known.profile, ground, plan, step_s))
     expected_s = estimate(uncorrected(known.profile), ground, plan, 1.0).parts.get("compute", 0.0)
@@ -121,7 +122,7 @@ def _learned(
 
 
 def measured_step_s(job: Job, generation: Generation, now_s: float) -> float | None:
-    """Seconds of a step so far, snapshots and evaluations and all; None while it is too early to say."""
+    """Seconds per step so far, with snapshots and evaluations; None while it is too early to say."""
     running = generation.phase is GenerationPhase.RUNNING and generation.broken_s is None
     if not running or generation.first_step is None or generation.running_s is None:
         return None
@@ -136,7 +137,7 @@ def _estimate_now(generation: Generation, model: ModelProfile, hardware: Hardwar
 def _better_plan(
     job: Job, known: LearnedModel, plan: Plan, hardware: Hardware, step_s: float, restart_s: float, *, sure: bool
 ) -> Choice | None:
-    """Another plan for the same workers, if it is clearly faster and enough is left to do."""
+    """Another plan for the same workers, if it is clearly faster and enough work is left."""
     wanted = str(job.facts.get("plan", "auto"))
     if wanted == "auto" and not is_predictable(known.seen):
         return None
@@ -144,7 +145,7 @@ def _better_plan(
     found = choose_plan(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
     here = estimate(model, Topology(hardware), plan)
     if found.refused or not found.estimate.fits:
-        return None  # it runs as it is; what might break it is no improvement
+        return None  # it works as it is; a plan that might break it is no improvement
     if found.plan == plan or unpredicted_plan(found.plan, "", "")["id"] == plan.id or not job.total_steps:
         return None
     gain = here.adjusted_step_s / found.estimate.adjusted_step_s

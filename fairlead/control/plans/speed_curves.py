@@ -1,4 +1,4 @@
-"""Speed curves of jobs whose model is known: the planner's first, then pulled to what was measured."""
+"""Provides the speed curves of jobs with a known model: the planner's, scaled to what was measured."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from fairlead.planning.profiles import ModelProfile
 from fairlead.scheduling.curves import SpeedCurve
 
 DIGITS = 2
-"""Of measured speeds that count: they change all the time, and every new curve is thought about anew."""
+"""Significant digits of measured speeds: they change all the time, and every new curve costs thought."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedCurve:
-    """A curve in seconds of work of one worker per second, as jobs without one are reckoned, too; and what that is."""
+    """A curve in units of one worker's work, as for jobs without a curve, and that unit."""
 
     curve: SpeedCurve
     unit: float  # samples per second of one worker
 
 
 BUDGET_S = 0.2
-"""Of thinking about new curves before a round; those that are not ready come before the next one."""
+"""How long a round waits for new curves; the others are ready before the next one."""
 
 
 class SpeedCurves:
-    """The curves of the jobs on their way; one object for all of which the same is known, as the market wants it."""
+    """The curves of the jobs on their way; jobs with the same knowledge share one object, which the market relies
+    on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, planner: Planner | None = None) -> None:
         self._clock = clock
         self._planner = planner or InlinePlanner()
         self._asked: dict[object, Future[CurveTable | None]] = {}  # not answered yet
-        self._planned: dict[object, CalibratedCurve | None] = {}  # by all that it depends on
+        self._planned: dict[object, CalibratedCurve | None] = {}  # by everything that a curve depends on
         self._of: dict[str, object] = {}  # by job
         self._calibrated: dict[str, tuple[object, CalibratedCurve]] = {}
         self._hardware: object = None
@@ -50,7 +51,7 @@ class SpeedCurves:
         return len(self._of)
 
     def refresh(self, pairs: Sequence[tuple[Job, KnownModel]], nodes: Sequence[Node], machine: Machine) -> None:
-        """Have the planner's curves for these jobs ready, and forget all others."""
+        """Get the planner's curves for these jobs, and forget all others."""
         until_s = self._clock() + BUDGET_S
         ground = self._hardware_version((tuple(sorted(_node_fingerprint(node) for node in nodes)), machine.fingerprint))
         before, self._of = self._of, {}
@@ -78,13 +79,13 @@ class SpeedCurves:
         self._calibrated = {job: pulled for job, pulled in self._calibrated.items() if job in self._of}
 
     def _hardware_version(self, ground: object) -> int:
-        """A number for the nodes and the machine as they are: thousands of jobs are stamped with it in every round."""
+        """A number for the present nodes and machine, as thousands of keys contain it in every round."""
         if ground != self._hardware:
             self._hardware, self._hardware_changes = ground, self._hardware_changes + 1
         return self._hardware_changes
 
     def _take_answer(self, stamp: object, job: Job) -> None:
-        """Take the answer, if it is there. Where there is none, the job goes without a curve until more is known."""
+        """Take the answer, if it is there. Without one, the job has no curve until more is known."""
         asked = self._asked.get(stamp)
         if asked is None or not asked.done():
             return
@@ -97,7 +98,7 @@ class SpeedCurves:
             self._planned[stamp] = None
 
     def curve_of(self, job: Job) -> CalibratedCurve | None:
-        """As measured at the sizes that were, elsewhere as planned and off by as much as the nearest measured size."""
+        """The job's curve: as measured where it was, elsewhere scaled like the nearest measured size."""
         stamp = self._of.get(job.id)
         pace = self._planned.get(stamp)
         if pace is None:
@@ -113,7 +114,7 @@ class SpeedCurves:
 
 
 def _node_fingerprint(node: Node) -> tuple[object, ...]:
-    """All of a node that a curve depends on."""
+    """Everything about a node that a curve depends on."""
     given = node.capacity
     return (
         node.name, node.device_type, node.devices, given.get("cpu", 0.0), given.get("memory", 0.0), node.speed,
@@ -139,7 +140,7 @@ def _curve(table: CurveTable | None) -> SpeedCurve | None:
 
 
 def in_worker_units(curve: SpeedCurve) -> CalibratedCurve:
-    """A curve of samples per second in the units of the scheduler."""
+    """A curve of samples per second, converted to units of one worker."""
     least = curve.sizes[0]
     unit = curve.fastest(least) / least or curve.fastest() / curve.sizes[-1]
     return CalibratedCurve(_scaled(curve, 1 / unit), unit)
@@ -151,7 +152,7 @@ def _scaled(curve: SpeedCurve, by: float) -> SpeedCurve:
 
 
 def scaled_to_measured(curve: SpeedCurve, measured: Mapping[int, float]) -> SpeedCurve:
-    """The curve through what was measured, in proportion between and beyond."""
+    """The curve through the measured speeds, scaled in proportion elsewhere."""
     off = {size: speed / curve.fastest(size) for size, speed in measured.items() if curve.fastest(size) > 0}
     if not off:
         return curve

@@ -1,4 +1,4 @@
-"""What jobs were seen to take, from the nodes' telemetry: memory, cores and network of one worker (M3)."""
+"""Measures the memory, cores and network that one worker of a job uses, from the nodes' telemetry (M3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead import wire
 
 @dataclass(slots=True)
 class WorkerUsage:
-    """One worker: when it was first looked at and what it had used by then, and what it has used by now."""
+    """The use of one worker at its first and its latest observation."""
 
     first_s: float
     first_cpu_s: float
@@ -26,7 +26,7 @@ class WorkerUsage:
 
 
 class MeasuredUsage:
-    """By job, the most memory that any of its workers had, and cores and bytes per second of one on average."""
+    """By job, the most memory of any of its workers, and average cores and bytes per second of one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class MeasuredUsage:
                 seen.last_s, seen.cpu_s, seen.network_bytes = now_s, usage.cpu_s, usage.network_bytes
 
     def facts(self, job: str) -> dict[str, float]:
-        """As a policy reads them; empty before anything was seen."""
+        """The facts for a policy; empty before the first observation."""
         if job not in self._memory:
             return {}
         found = {"used_memory": self._memory[job]}
