@@ -43,8 +43,17 @@ def table(tenants: list[TenantView]) -> None:
     )  # fmt: skip
     output.table(columns, rows, empty="no tenants; create one: fairlead tenant create NAME")
     if tenants:
-        devices = "QUOTA, ENTITLED, IN USE, LENT" if nested else "QUOTA, ENTITLED, IN USE"
-        output.legend(f"{devices}: devices; RUNNING, QUEUED: jobs; USED: device time so far")
+        output.legend(_legend({column.title for column in columns if output.screen().columns >= column.from_width}))
+
+
+def _legend(shown: set[str]) -> str:
+    """Units of the visible columns."""
+    units = {
+        "devices": ("QUOTA", "GUARANTEE", "MAX", "ENTITLED", "IN USE", "LENT"), "jobs": ("RUNNING", "QUEUED"),
+        "device time so far": ("USED",),
+    }  # fmt: skip
+    names = {unit: [title for title in titles if title in shown] for unit, titles in units.items()}
+    return "; ".join(f"{', '.join(titles)}: {unit}" for unit, titles in names.items() if titles)
 
 
 def in_tree(tenants: list[TenantView]) -> Iterator[tuple[TenantView, int]]:

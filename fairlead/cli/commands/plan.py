@@ -206,7 +206,7 @@ def _flops(count: float) -> str:
         if count < 1000:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:,.3g} TFLOP"
+    return f"{output.number(count)} TFLOP"
 
 
 def _seconds(seconds: float) -> str:

@@ -69,6 +69,7 @@ function Legend({ nodes: all, teams }) {
   for (const node of all) for (const slot of node.slots) held.set(slot.tenant, (held.get(slot.tenant) ?? 0) + 1);
   const others = held.get(null);
   return html`<ul class="legend" aria-label="Devices in use by tenant">
+    <li class="dim">Devices in use:</li>
     ${(teams ?? []).slice(0, 12).map(
       (team) => html`<li key=${team.name}><${Tenant} name=${team.name} /> <b>${held.get(team.name) ?? 0}</b></li>`,
     )}
@@ -85,7 +86,7 @@ const Node = memo(({ node, open }) => html`<li class=${`node n-${node.state}`}>
   <dl class="node-use">
     <div><dt>CPU</dt><dd><${Meter} part=${node.cpu_fraction} tone=${heat(node.cpu_fraction)} />
       <span>${format.percent(node.cpu_fraction)}</span></dd></div>
-    <div><dt>Mem</dt><dd><${Meter} part=${node.memory_used_bytes / node.memory_bytes}
+    <div><dt>RAM</dt><dd><${Meter} part=${node.memory_used_bytes / node.memory_bytes}
         tone=${heat(node.memory_used_bytes / node.memory_bytes)} />
       <span>${format.bytes(node.memory_used_bytes)}</span></dd></div>
   </dl>

@@ -13,7 +13,7 @@ const STATES = ["active", "queued", "running", "starting,stopping", "ended", "su
 const OPEN = new Set(STATES.slice(0, 4));
 const COLUMNS = [
   { name: "State" }, { name: "Job" }, { name: "Tenant" }, { name: "Workers", className: "num" },
-  { name: "Progress" }, { name: "Reason and expected start" }, { name: "Elapsed", className: "num" },
+  { name: "Progress" }, { name: "Reason and expected start" }, { name: "Elapsed / ended", className: "num" },
 ];
 
 export function QueueView({ query }) {

@@ -47,7 +47,7 @@ export function TenantsView() {
     ${teams === null ? html`<p class="loading">Loading tenants …</p>` : html`
       <dl class="figures">
         <${Figure} label="Fairness (Jain's index)" value=${shares?.fairness == null ? format.NONE : shares.fairness.toFixed(3)}
-          note="1: in use by weight" />
+          note="1: shares match weights" />
         <${Balance} balance=${shares?.balance} />
         <${Figure} label="Devices in use" value=${`${held} of ${shares?.devices ?? format.NONE}`} />
         <${Figure} label="Tenants" value=${teams.length} note=${`${teams.filter((team) => team.running + team.queued).length} with jobs`} />
@@ -129,8 +129,8 @@ function Ledger({ teams }) {
       <thead><tr>
         <th scope="col">Tenant</th><th scope="col" class="num">Weight</th><th scope="col" class="num">Quota</th>
         ${typed ? html`<th scope="col">Guarantee</th><th scope="col">Maximum</th>` : null}
-        <th scope="col">Devices in use</th><th scope="col" class="num">Running</th><th scope="col" class="num">Queued</th>
-        <th scope="col" class="num">Device time</th><th scope="col">Budget</th><th scope="col">Default SLA</th><th scope="col">Network</th>
+        <th scope="col">Devices in use of entitled</th><th scope="col" class="num">Running</th><th scope="col" class="num">Queued</th>
+        <th scope="col" class="num">Device time used</th><th scope="col">Budget</th><th scope="col">Default SLA</th><th scope="col">Network</th>
         <th scope="col">Folders</th>
       </tr></thead>
       <tbody>${inTree(teams).map(({ team, depth }) => html`<tr key=${team.name}>
