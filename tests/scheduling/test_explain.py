@@ -154,6 +154,9 @@ CPU = {"cpu": 1.0}
         (job("j", workers=(1, 8), seats=FOUR), [], "no-such-room", "no more than 4 workers of its kind fit"),
         (job("j", workers=(1, 4), seats=FOUR[1:]), [job("x", "b", seats=FOUR[:1])], "no-free-device", "no device is"),
         (job("j", workers=(1, 2), seats=FOUR[1:2]), HELD, "held-for-others", "1 device idle, but reserved for jobs"),
+        (job("j", workers=(1, 2), seats=FOUR[1:2], since_s=98.0), HELD, "settling",
+         "it changed size 2 s ago; next change in 58 s at the earliest"),
+        (job("j", workers=(1, 2), seats=FOUR[1:2], since_s=40.0), HELD, "held-for-others", "ahead of it"),
     ],
 )  # fmt: skip
 def test_why_says_what_keeps_a_running_gang_from_growing(

@@ -65,3 +65,33 @@ def test_a_job_that_waited_longest_has_its_turn_also_against_a_job_of_higher_pri
 
 def test_a_job_that_has_waited_a_little_less_has_no_turn_yet() -> None:
     assert set(course(LONGEST_WAIT_S - 10.0, seconds=9)) == {("high",)}
+
+
+def running_after(jobs: list[JobState], seconds: int = 30, **fields: object) -> list[set[str]]:
+    """Which jobs run, second by second."""
+    now = state(jobs, now_s=1000.0, **fields)
+    seen = []
+    for _ in range(seconds):
+        now = apply(now, decide(now), wait_s=1.0)
+        seen.append({one.id for one in now.jobs if one.seats})
+    return seen
+
+
+def test_a_job_between_two_of_its_tenant_takes_the_devices_of_the_lower_one_only() -> None:
+    high, low = (job(name, seats=(seat,), priority=by, submitted_s=0.0)
+                 for name, seat, by in (("high", "node-0", 5), ("low", "node-1", 0)))  # fmt: skip
+    middle = job("middle", priority=3, submitted_s=990.0, since_s=990.0)
+    seen = running_after([high, low, middle], nodes=nodes(2), tenants=tenants(a=1))
+    assert all("high" in running for running in seen) and seen[-1] == {"high", "middle"}
+
+
+def test_a_priority_keeps_no_devices_from_another_tenant_that_is_entitled_to_them() -> None:
+    running = [job(f"high-{at}", "a", seats=(f"node-{at}",), priority=5, submitted_s=0.0) for at in range(2)]
+    seen = running_after([*running, job("new", "b", submitted_s=999.0)], nodes=nodes(2), tenants=tenants(a=1, b=1))
+    assert "new" in seen[-1] and len(seen[-1]) == 2
+
+
+def test_a_free_device_goes_to_a_waiting_job_whatever_the_priority_of_those_that_run() -> None:
+    high = job("high", seats=("node-0",), priority=10, submitted_s=0.0)
+    seen = running_after([high, job("low", submitted_s=999.0)], nodes=nodes(2), tenants=tenants(a=1))
+    assert seen[-1] == {"high", "low"} and all("high" in running for running in seen)
