@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -142,6 +143,26 @@ def test_every_file_that_is_named_exists() -> None:
     every = "\n".join(TEXTS.values())
     named = set(re.findall(r"`((?:fairlead|tests|benchmarks|examples)/(?!v1)[\w./*-]+)`", every))
     assert not [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+
+
+def test_every_python_name_with_dots_exists() -> None:
+    """Such as `fairlead.grid.standalone.standalone_grid`; names of spans and files have no module of their own."""
+    every = "\n".join(text for path, text in TEXTS.items() if path.name != "CHANGELOG.md")
+    missing = []
+    for dotted in set(re.findall(r"`(fairlead(?:\.\w+)+)[(`.]", every)):
+        names, depth = dotted.split("."), 1
+        while depth < len(names) and ROOT.joinpath(*names[: depth + 1], "__init__.py").exists():
+            depth += 1
+        if depth < len(names) and ROOT.joinpath(*names[: depth + 1]).with_suffix(".py").exists():
+            depth += 1
+        if depth == 1:
+            continue
+        found: object = importlib.import_module(".".join(names[:depth]))
+        for name in names[depth:]:
+            found = getattr(found, name, None)
+        if found is None:
+            missing.append(dotted)
+    assert not missing
 
 
 _PLACE = re.compile(r"`((?:fairlead|tests|benchmarks)/[\w/]+\.py):([\w.]+)`")
