@@ -195,3 +195,10 @@ def test_what_a_token_does_again_and_again_is_noted_once_a_minute() -> None:
     ]  # fmt: skip
     assert noted.due("b", "session.open", 61.0) and noted.due("a", "session.close", 61.0)
     assert noted.due("a", "session.open", 200.0) and len(noted._noted_s) == 1, "what is old is forgotten"
+
+
+def test_what_is_repeated_is_audited_again_at_once_when_the_clock_was_set_back() -> None:
+    throttle = AuditThrottle(60.0)
+    assert throttle.due("ann", "refused", 10_000.0) and not throttle.due("ann", "refused", 10_059.9)
+    assert throttle.due("ann", "refused", 5_000.0) and not throttle.due("ann", "refused", 5_000.0)
+    assert throttle.due("ann", "refused", 5_060.0), "just as long after the last entry"

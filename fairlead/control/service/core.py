@@ -62,10 +62,11 @@ class AuditThrottle:
 
     def due(self, token: str, deed: str, now_s: float) -> bool:
         """True if this action of a token is to be recorded now; then it is not due again for a while."""
-        if now_s - self._noted_s.get((token, deed), -self._every_s) < self._every_s:
+        # An entry from a later time than now is of before the clock was set back.
+        self._noted_s = {key: at_s for key, at_s in self._noted_s.items() if 0.0 <= now_s - at_s < self._every_s}
+        if (token, deed) in self._noted_s:
             return False
-        fresh = {key: noted_s for key, noted_s in self._noted_s.items() if now_s - noted_s < self._every_s}
-        self._noted_s = fresh | {(token, deed): now_s}
+        self._noted_s[token, deed] = now_s
         return True
 
 
