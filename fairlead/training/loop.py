@@ -61,22 +61,6 @@ class TrainingLoop:
         """The part of the batch that each rank computes now."""
         return self._engine.balance.shares
 
-    def _make_engine(self, plan: Plan | None) -> Engine:
-        session, group = self._session, self._group
-        if plan is None or not splits_model(plan):
-            return make_engine(session, group, plan)
-        engine: Engine | None = None
-        try:
-            with keep_alive_while_building(
-                group, self._channel, wire.Progress(group.generation, session.step, session.total_steps)
-            ):
-                engine = make_engine(session, group, plan)
-        except PeerLost:
-            if engine is not None:
-                engine.abandon()
-            raise
-        return engine
-
     def run(self) -> Outcome:
         """Train until the job is done or the generation is left, whichever comes first."""
         try:
@@ -122,13 +106,8 @@ class TrainingLoop:
     def _apply_schedule(self) -> None:
         """Record the shares of the next step; a rerun takes them from the schedule that it repeats."""
         session, balance, world = self._session, self._engine.balance, self._group.size
-        again = (
-            None
-            if session.replayed_schedule is None
-            else session.replayed_schedule.shares(session.step, world, self._plan)
-        )
-        if again is not None:
-            balance.shares = again
+        if session.replayed_schedule is not None:
+            balance.shares = session.replayed_schedule.shares(session.step, world, self._plan) or balance.shares
         if not session.done:
             session.run_schedule.record(session.step, world, self._plan, balance.shares)
 
@@ -179,3 +158,20 @@ class TrainingLoop:
             self._order, self._epoch = epoch_order(session.seed, epoch, len(session.samples)).to(session.device), epoch
         size = session.training.batch_size
         return self._order[place * size : (place + 1) * size]
+
+    # ------------------------------------------------------------ setup
+
+    def _make_engine(self, plan: Plan | None) -> Engine:
+        session, group = self._session, self._group
+        if plan is None or not splits_model(plan):
+            return make_engine(session, group, plan)
+        engine: Engine | None = None
+        try:
+            progress = wire.Progress(group.generation, session.step, session.total_steps)
+            with keep_alive_while_building(group, self._channel, progress):
+                engine = make_engine(session, group, plan)
+        except PeerLost:
+            if engine is not None:
+                engine.abandon()
+            raise
+        return engine
