@@ -25,27 +25,16 @@ _HOMES = {
     "SchemaChanged": "fairlead.data.manifest",
     "Source": "fairlead.data.source",
     "dataset": "fairlead.data.dataset_refs",
+    "fit_and_prepare": "fairlead.data.preparation",
     "partition": "fairlead.data.partitioning",
     "prepare": "fairlead.data.preparation",
     "read": "fairlead.data.reading",
-    "fit_and_prepare": "fairlead.data.preparation",
     "split": "fairlead.data.train_test_split",
 }
 
 __all__ = [
-    "BadData",
-    "FittedRecipe",
-    "Manifest",
-    "Part",
-    "Recipe",
-    "SchemaChanged",
-    "Source",
-    "dataset",
-    "fit_and_prepare",
-    "partition",
-    "prepare",
-    "read",
-    "split",
+    "BadData", "FittedRecipe", "Manifest", "Part", "Recipe", "SchemaChanged", "Source", "dataset", "fit_and_prepare",
+    "partition", "prepare", "read", "split",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ _SHOWN = 80
 
 
 class BadData(FairleadError):
-    """Unusable data, told in one line: place, problem and fix. Rows count from 1, without the header."""
+    """Unusable data, described in one line: place, problem and fix. Rows count from 1, without the header."""
 
     code, status, exit_code = "bad-data", 422, 4
 

@@ -30,14 +30,14 @@ def get_dataset(
 ) -> FetchedDataset:
     """Get a data set and verify its checksums. Without ``source``, FAIRLEAD_DATA is tried before the network."""
     named = os.environ.get("FAIRLEAD_DATA")
-    told = report or (lambda _name, _done, _total: None)
+    on_progress = report or (lambda _name, _done, _total: None)
     local = _find_local(origin, source) if source is not None else _find_local(origin, Path(named)) if named else None
     if source is not None and local is None:
         fix = f"it should hold {', '.join(origin.compact_files)}, itself or below {origin.folder}/"
         raise NotFound(f"{source} does not hold {origin.name}", field="--from", value=str(source), fix=fix)
     if local is not None:
-        return _from_folder(origin, local, to, told)
-    return _from_origin(origin, _target_folder(origin, to), told)
+        return _from_folder(origin, local, to, on_progress)
+    return _from_origin(origin, _target_folder(origin, to), on_progress)
 
 
 def _target_folder(origin: DatasetOrigin, to: Path | None) -> Path:

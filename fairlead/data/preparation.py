@@ -242,8 +242,8 @@ def _manifest(
     policy = RowPolicy([part.begin, part.end] if part else None, part.seed if part else 0, part.key if part else None,
                        "drop" if drops else "keep")  # fmt: skip
     watermark = source.watermark
-    told = sorted(stream.flagged.items())[:FLAGGED_LISTED]
-    kept = [FlaggedRows(len(stream.flagged), told, _put_flagged_rows(run, stream))] if stream.flagged else []
+    first_flagged = sorted(stream.flagged.items())[:FLAGGED_LISTED]
+    kept = [FlaggedRows(len(stream.flagged), first_flagged, _put_flagged_rows(run, stream))] if stream.flagged else []
     made_from = {
         "name": name, "recipe": fitted.hash, "source": schema_types(source.schema), "watermark": watermark,
         "rows": run.rows, "parent": parent.version if parent else None, "policy": [policy.part, policy.part_seed],

@@ -72,8 +72,8 @@ def shapes(
 
     ``allow_idle`` includes those that leave workers idle.
     """
-    everybody = [tuple(range(len(hardware.seats)))]
-    for shape in _all_shapes(model, hardware, worker_selections(hardware) if allow_idle else everybody):
+    all_workers = [tuple(range(len(hardware.seats)))]
+    for shape in _all_shapes(model, hardware, worker_selections(hardware) if allow_idle else all_workers):
         if (on_paper or is_supported(shape)) and (not model.copies_only or _is_whole_copies(shape)):
             yield shape
 
@@ -88,8 +88,8 @@ def _all_shapes(model: ModelProfile, hardware: Hardware, chosen: Sequence[tuple[
                 data = used // tensor // pipeline
                 if data > model.batch_size:
                     continue
-                everybody = members == tuple(range(len(hardware.seats)))
-                base = Shape(data=data, tensor=tensor, pipeline=pipeline, members=() if everybody else members)
+                uses_all = members == tuple(range(len(hardware.seats)))
+                base = Shape(data=data, tensor=tensor, pipeline=pipeline, members=() if uses_all else members)
                 for shape in _with_sync(model, hardware, base, members):
                     yield from _with_microbatches(model, shape)
 

@@ -123,8 +123,8 @@ def _choose_fastest(
         return Choice(best, _with_limits(explain_plans(able)[0], model), _alternatives(every, best))
     if usual.fits and usual.adjusted_step_s < best.adjusted_step_s * (1 + margin):
         faster = usual.adjusted_step_s / best.adjusted_step_s - 1
-        said = f"replicas: {best.plan.id} is predicted to be only {faster:.0%} faster, which may be an error"
-        return Choice(usual, _with_limits(said, model), _alternatives(every, usual))
+        reason = f"replicas: {best.plan.id} is predicted to be only {faster:.0%} faster, which may be an error"
+        return Choice(usual, _with_limits(reason, model), _alternatives(every, usual))
     return Choice(best, _with_limits(explain_plans(able)[0], model), _alternatives(every, best))
 
 
@@ -139,8 +139,8 @@ def _why_replicas(model: ModelProfile, hardware: Hardware, usual: Estimate, fitt
     if usual.fits:
         return "replicas: every other plan that fits has failed with this model"
     why = "what would fit has failed with this model" if fitting else "the model fits in no way"
-    said = f"{why}, so it is tried as replicas, which are predicted to need {memory_in_words(usual, hardware)}"
-    return _with_limits(f"{said}: give it more memory or more workers, or a smaller batch", model)
+    reason = f"{why}, so it is tried as replicas, which are predicted to need {memory_in_words(usual, hardware)}"
+    return _with_limits(f"{reason}: give it more memory or more workers, or a smaller batch", model)
 
 
 def _alternatives(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:

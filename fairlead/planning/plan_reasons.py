@@ -36,15 +36,15 @@ def plan_row(one: Estimate, why: str, measured_step_s: float | None = None) -> d
 def _why_chosen(one: Estimate, usual: Estimate | None) -> str:
     share = one.parts.get(one.bottleneck, 0.0) / one.step_s if one.step_s else 0.0
     part = PART_NAMES[one.bottleneck]
-    said = f"fastest of all that fit: {share:.0%} of the step is {part}"
+    reason = f"fastest of all that fit: {share:.0%} of the step is {part}"
     if one.plan.workers_used == 1:
-        said = f"one process is fastest, exchanges would cost more than they save: {share:.0%} {part}"
+        reason = f"one process is fastest, exchanges would cost more than they save: {share:.0%} {part}"
     if usual is None or usual.plan.id == one.plan.id:
-        return said
+        return reason
     if not usual.fits:
-        return f"{said}; plain DDP does not fit into memory"
+        return f"{reason}; plain DDP does not fit into memory"
     saved = _largest_saving(one, usual)
-    return f"{said}; {usual.adjusted_step_s / one.adjusted_step_s:.2f} times as fast as plain DDP" + (
+    return f"{reason}; {usual.adjusted_step_s / one.adjusted_step_s:.2f} times as fast as plain DDP" + (
         f", {saved}" if saved else ""
     )
 

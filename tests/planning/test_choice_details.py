@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fairlead.planning import curves
 from fairlead.planning.batch_shares import balanced_batch_counts
 from fairlead.planning.cost import Estimate, estimate, plan_kind
 from fairlead.planning.curves import equal_gang, mixed_gang_point, speed_curve
@@ -14,7 +15,7 @@ from fairlead.planning.plan import SINGLE, Plan, ddp_plan
 from fairlead.planning.plan_candidates import Shape, is_supported, shapes, worker_selections
 from fairlead.planning.plan_choice import Choice, choose_plan, memory_in_words, plan_family, replica_plan
 from fairlead.planning.plan_reasons import explain_plans, plan_row
-from fairlead.planning.profiles import ALL_KINDS, Calibration, Layer, ModelProfile
+from fairlead.planning.profiles import ALL_KINDS, Calibration, Hardware, Layer, ModelProfile
 from fairlead.planning.search import best_plan, candidates, search, with_balanced_shares
 from fairlead.planning.topology import Topology
 
@@ -115,6 +116,27 @@ def test_pipelines_cut_the_batch_into_equal_micro_batches() -> None:
     assert found(model(batch=7), 4, allow_idle=False) and not any(
         shape.pipeline == 2 and shape.data == 2 for shape in found(model(batch=7), 4, allow_idle=False)
     )
+
+
+def test_a_batch_of_any_size_is_cut_into_a_bounded_number_of_micro_batches() -> None:
+    pipelines = [shape for shape in found(model(2, batch=2048), 2, allow_idle=False) if shape.pipeline == 2]
+    assert max(shape.microbatches for shape in pipelines) == 512
+    small = [shape for shape in found(model(2, batch=256), 2, allow_idle=False) if shape.pipeline == 2]
+    assert max(shape.microbatches for shape in small) == 256
+
+
+def test_a_mixed_gang_is_rated_by_plans_that_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    best = curves.best_plan
+
+    def watched(profile: ModelProfile, machines: Hardware, *, on_paper: bool = True) -> Estimate | None:
+        asked.append(on_paper)
+        return best(profile, machines, on_paper=on_paper)
+
+    monkeypatch.setattr(curves, "best_plan", watched)
+    point = mixed_gang_point(model(), hardware(2, speeds=(1.0, 0.5)))
+    assert asked == [False] and point.plan is not None
+    assert mixed_gang_point(model(1, parameters=10**9), hardware(2)).plan is None
 
 
 def test_plans_that_change_the_maths_are_proposed_only_where_allowed() -> None:
