@@ -115,7 +115,7 @@ def test_neither_was_told_another_s_names_while_one_made_room(crowd: Crowd, tena
 def test_who_was_stopped_reads_that_it_was_for_another_tenant(crowd: Crowd) -> None:
     crimson = crowd.teams["crimson-x7"]
     why = crimson.viewer.get(f"/api/v1/jobs/{crowd.victim}/why").json()["reason"]["text"]
-    assert "gives 1 device to a waiting job of another tenant, whose promise would be broken" in why
+    assert "gives 1 device to a waiting job of another tenant, which would miss its promise without them" in why
     told = [event["text"] for event in crimson.viewer.get("/api/v1/events", params={"job": crowd.victim}).json()]
     assert any("a waiting job of another tenant" in text for text in told)
 

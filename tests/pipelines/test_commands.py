@@ -27,7 +27,7 @@ def test_a_pipeline_is_run_watched_and_shown_within_eighty_columns(platform: Cra
     assert "load: succeeded" in done.out and "succeeded after" in done.out
     again = fairlead(platform, "run", "flow.py:chain", "--tenant", "typist", "-p", "rows=37", "--watch")
     assert "{x: ndarray 37 x 4 float64, y: ndarray 37 int64}" in " ".join(again.out.split())
-    assert "(of chain-" in again.out, "whose result it is"
+    assert "(from" in again.out and "chain-" in again.out, "whose result it is"
     shown = fairlead(platform, "show", "chain")
     assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= 80
     assert "3 cached" in fairlead(platform, "list").out
