@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli.commands.queue import _jobs
+from fairlead.cli.commands.queue import _list_jobs
 from fairlead.cli.local_status import JobPage, JobRow
 from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.store import jobs
@@ -57,7 +57,7 @@ def test_a_job_that_goes_back_into_the_queue_between_two_looks_is_listed_once(db
             db.write(jobs.update, names[0], phase=JobPhase.QUEUED)
 
     for rows in (100, 2):
-        found, total = _jobs(asking(db, rows, preempt), "active", None, 50)
+        found, total = _list_jobs(asking(db, rows, preempt), "active", None, 50)
         assert sorted(listed(found)) == names and total == len(names)
 
 
@@ -74,7 +74,7 @@ def test_whatever_moves_between_pages_each_job_is_listed_once(db: Opened, seed: 
                 assert job is not None
                 db.write(jobs.update, name, phase=MOVES[job.phase])
 
-    found, total = _jobs(asking(db, 3, move), "active", None, 50)
+    found, total = _list_jobs(asking(db, 3, move), "active", None, 50)
     assert sorted(listed(found)) == names and total == len(names)
 
 
@@ -82,8 +82,8 @@ def test_those_that_run_come_first_then_the_oldest_that_waits_and_no_more_than_a
     phases = [JobPhase.QUEUED, JobPhase.STOPPING, JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.SUCCEEDED]
     stored(db, len(phases), lambda n: phases[n])
     ask = asking(db, 100, lambda: None)
-    assert listed(_jobs(ask, "active", None, 50)[0]) == ["job-03", "job-01", "job-00", "job-02"]
-    found, total = _jobs(ask, None, None, 3)
+    assert listed(_list_jobs(ask, "active", None, 50)[0]) == ["job-03", "job-01", "job-00", "job-02"]
+    found, total = _list_jobs(ask, None, None, 3)
     assert (listed(found), total) == (["job-03", "job-01", "job-00"], len(phases))
 
 

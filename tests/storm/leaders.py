@@ -286,7 +286,7 @@ def watched(world: World) -> list[Any]:
     patches += [mock.patch.object(room, "failpoint", world.supervisor.failpoint)
                 for room in (gang_executor, loops, usage_meter, driver)]  # fmt: skip
     patches += [mock.patch.object(node_incarnations, "KEEP_CURSOR_S", GONE_S)]
-    patches += [mock.patch.object(ages, "JOBS_S", KEPT_S), mock.patch.object(pruning, "_PASS_S", KEPT_S / 2)]
+    patches += [mock.patch.object(ages, "KEEP_JOBS_S", KEPT_S), mock.patch.object(pruning, "_PASS_S", KEPT_S / 2)]
     return patches
 
 

@@ -135,7 +135,7 @@ def _links_left_open() -> AbstractContextManager[Any]:
             return True
         return False
 
-    return mock.patch.object(NodeSupervisor, "_came_back", came_back)
+    return mock.patch.object(NodeSupervisor, "_reconnect", came_back)
 
 
 def _ports_in_use_given_out() -> AbstractContextManager[Any]:
