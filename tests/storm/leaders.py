@@ -138,18 +138,18 @@ class Leader:
 
     def _count_looks(self, controller: Controller) -> None:
         views: Any = controller._gang_tasks._views
-        looked, usual, usual_each = self.world.truth.looked, views.of, views.of_each
+        looked, usual, usual_each = self.world.truth.looked, views.view_of, views.views_of
 
-        async def of(job: str) -> Any:
+        async def view_of(job: str) -> Any:
             looked(job)
             return await usual(job)
 
-        async def of_each(jobs: Any) -> Any:
+        async def views_of(jobs: Any) -> Any:
             for job in jobs:
                 looked(job)
             return await usual_each(jobs)
 
-        views.of, views.of_each = of, of_each
+        views.view_of, views.views_of = view_of, views_of
 
     # ------------------------------------------------------------ what befalls it
 
