@@ -184,6 +184,17 @@ def test_only_news_are_reported_and_one_tenant_in_trouble_stops_no_other(process
     assert process.grid._guarded(fails, server) is False and process.grid._guarded(lambda _: True, server) is True
 
 
+def test_a_tenant_that_is_busy_or_has_nothing_to_hash_counts_as_no_work(
+    process: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the background thread would never pause."""
+    monkeypatch.setattr(process_module, "_BUSY_S", 0.001)
+    server: Any = SimpleNamespace(store=SimpleNamespace(lock=threading.Lock(), next_unhashed=lambda: None))
+    assert process.grid._hash_one(server) is False and not server.store.lock.locked()
+    with server.store.lock:
+        assert process.grid._hash_one(server) is False
+
+
 # ---------------------------------------------------------------- the supervisor's side
 
 

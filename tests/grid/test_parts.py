@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from fairlead.errors import InvalidSpec
 from fairlead.grid.block import TABLE, TENSORS, Block, _column, flatten
 from fairlead.grid.layout import Layout, read_header
+from fairlead.grid.standalone import standalone_grid
 from fairlead.grid.values import BlockId
 
 A = BlockId("a" * 32)
@@ -103,3 +105,13 @@ def test_a_block_is_taken_for_what_it_is() -> None:
         assert len(whole) == len(found._opened()) and whole.readonly and 0 < header < len(whole)
     with pytest.raises(InvalidSpec, match="is closed"):
         found.parts()
+
+
+def test_reserved_room_of_an_encrypted_tenant_is_sealed_when_it_is_committed(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 40
+    layout = Layout([len(data)], {"note": "sealed"})
+    with standalone_grid(tmp_path, quota=8 << 20, encrypted=True) as running, running.connect() as grid:
+        room = grid.reserve(layout.nbytes)
+        room.view[: len(data)] = data
+        with grid.open(room.commit(layout, kind="k", label="l")) as block:
+            assert not room.in_arena and bytes(block.parts()[0]) == data and block.meta == {"note": "sealed"}
