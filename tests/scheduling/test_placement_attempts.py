@@ -11,7 +11,9 @@ import pytest
 from fairlead.scheduling.market.offers import Offers
 from fairlead.scheduling.market.placement import SETTLE_S, immovable_gangs, without
 from fairlead.scheduling.market.problem import Problem
-from tests.scheduling.clusters import job, state
+from fairlead.scheduling.scaling import prior_curve
+from fairlead.scheduling.seating_plan import SeatingPlan
+from tests.scheduling.clusters import job, nodes, state
 
 NOW_S = 1_000.0
 
@@ -69,3 +71,16 @@ def test_where_devices_are_free_at_once_every_gang_may_move_and_a_waiting_job_is
     now = state([running, waiting], now_s=NOW_S)
     assert immovable_gangs(replace(now, at_once=True), [running]) is None
     assert immovable_gangs(now, [running, waiting]) == {"gang"}
+
+
+def test_places_within_a_residency_are_those_of_its_nodes_only() -> None:
+    seating, bound = SeatingPlan(nodes(3, devices=2), []), job("bound", only=frozenset({"node-1"}))
+    shape = seating.shape(bound).on("cpu")
+    assert seating.places(shape).slots == {"node-1": 2}
+    seating.sit(bound, ("node-1",))
+    assert seating.places(shape).slots == {"node-1": 1}
+
+
+def test_a_measured_speed_of_nothing_says_nothing_about_other_sizes() -> None:
+    stuck, fresh = (job("j", speeds=speeds) for speeds in ({1: 10.0, 2: 0.0}, {1: 10.0}))
+    assert prior_curve(stuck, 1, 4, ("cpu",)).speeds == prior_curve(fresh, 1, 4, ("cpu",)).speeds
