@@ -16,8 +16,9 @@ QUIET_S = 20.0  # when all has been well for so long, who waits has a reason tha
 DOUBTFUL_KILLS = 3  # kills of unknown origin that a job fails by, without a step in between
 SAYS = {
     "segfault": "SIGSEGV", "peers": "SIGSEGV|ConnectionError", "memory": "memory", "exit": "exit code 3",
-    "killed": "SIGKILL|lost touch", "nonsense": r"nonsense|\]0;x", "odd": "", "segfault-at-start": "SIGSEGV",
-    "exit-at-step": "exit code 3", "raises-at-start": "no such column", "exit-at-start": "exit code 7",
+    "killed": "SIGKILL|lost its connection", "nonsense": r"invalid message|\]0;x", "odd": "",
+    "segfault-at-start": "SIGSEGV", "exit-at-step": "exit code 3", "raises-at-start": "no such column",
+    "exit-at-start": "exit code 7",
 }  # fmt: skip
 """By what befell a job: what it says if it fails of that."""
 
