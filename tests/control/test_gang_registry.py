@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster import Member
-from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.gang_registry import FREE_EXIT_S, GangRegistry
 from fairlead.control.records import Generation, GenerationPhase
 from fairlead.recovery.policy import LONGEST_S
 
@@ -62,7 +62,27 @@ def test_devices_count_until_the_last_process_has_ended_but_of_a_finished_job_un
     registry.record_exit("a", "w1", 1.0, 70.0)
     assert registry.held_until_s(job, live, "failed", 90.0) == 70.0
     assert registry.held_until_s(job, live, "failed", 65.0) == 65.0, "the clock was set back"
-    assert registry.held_until_s(job, live, "finished", 90.0) == 50.0
+    assert registry.held_until_s(replace(job, since_s=68.0), live, "finished", 90.0) == 68.0
     assert registry.held_until_s(job, [], "failed", 90.0) == 90.0
     registry.record_exit("gone", "w0", 1.0, 60.0)
     assert "gone" not in registry.exit_times, "nothing would ever forget a job that is not known"
+
+
+DONE_S, NOW_S = 100.0, 160.0
+
+
+@pytest.mark.parametrize(("outcome", "exits", "charged_to_s"), [
+    ("finished", {"w0": DONE_S + 1.0, "w1": DONE_S + FREE_EXIT_S}, DONE_S),
+    ("finished", {"w0": DONE_S + 1.0, "w1": DONE_S + 30.0}, DONE_S + 30.0),
+    ("finished", {"w0": DONE_S + 1.0, "w1": NOW_S + 30.0}, NOW_S),
+    ("finished", {}, DONE_S),
+    ("failed", {"w0": DONE_S + 1.0, "w1": DONE_S + 3.0}, DONE_S + 3.0),
+    ("failed", {"w0": DONE_S + 1.0}, NOW_S),
+])  # fmt: skip
+def test_a_worker_that_says_it_finished_and_goes_on_is_charged_for_its_device(
+    outcome: str, exits: dict[str, float], charged_to_s: float
+) -> None:
+    known = GangRegistry({}, {}, {}, {"job-1": exits})
+    members = (Member("w0", 0, "node-0", 0), Member("w1", 1, "node-1", 0))
+    live = [Generation("job-1", 1, GenerationPhase.RUNNING, members, "test", "test", 0.0)]
+    assert known.held_until_s(replace(made.job(), id="job-1", since_s=DONE_S), live, outcome, NOW_S) == charged_to_s

@@ -16,6 +16,9 @@ from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import Generation, Job
 from fairlead.recovery.policy import LONGEST_S
 
+FREE_EXIT_S = 5.0
+"""A worker that claims to have finished and goes on for longer is charged: it kept its device."""
+
 
 @dataclass
 class GangRegistry:
@@ -48,15 +51,16 @@ class GangRegistry:
         return self.workers.setdefault(job, {})
 
     def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
-        """Until when a job that ends has held its devices.
+        """The moment up to which an ending job is charged for its devices: the exit of its last process.
 
-        A finished job gave them up at once; any other held them until its node saw the last process end.
+        A job that finished gives its devices away at once, so the few seconds that its processes take to exit are free.
         """
-        if outcome == "finished":
-            return min(now_s, job.since_s)
         exits = self.exit_times.get(job.id, {})
-        ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
-        return min(now_s, max(ends, default=now_s))
+        members = [member.worker for generation in live for member in generation.members]
+        if outcome == "finished":
+            last_s = max((exits[worker] for worker in members if worker in exits), default=job.since_s)
+            return min(now_s, last_s if last_s > job.since_s + FREE_EXIT_S else job.since_s)
+        return min(now_s, max((exits.get(worker, now_s) for worker in members), default=now_s))
 
     def restore_back_offs(self, active: Sequence[Job], now_s: float) -> None:
         """Restore the stored back-offs of jobs."""
