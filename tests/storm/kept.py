@@ -14,10 +14,11 @@ KEPT: tuple[int, ...] = (61, 86, 128, 161, 293, 2010, 2014, 9000125)
 - 9000125: what a worker said of a generation before there was one dated its loss
 """
 
-KEPT_WITH_MORE: tuple[int, ...] = (97,)
+KEPT_WITH_MORE: tuple[int, ...] = (97, 300189)
 """The same, of seeds that have more than jobs and faults:
 
 - 97: a worker that lied kept the device that another of its gang had left, and who was to start there waited
+- 300189: a worker said that it had finished and went on for 17 s while nobody led, and nobody was charged for its device
 """
 
 PENDING: dict[str, str] = {}
