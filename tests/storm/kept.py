@@ -18,7 +18,7 @@ KEPT_WITH_MORE: tuple[int, ...] = (97, 300189)
 """The same, of seeds that have more than jobs and faults:
 
 - 97: a worker that lied kept the device that another of its gang had left, and who was to start there waited
-- 300189: a worker said that it had finished and went on for 17 s while nobody led, and nobody was charged for its device
+- 300189: a worker said that it had finished and went on for 17 s while nobody led: its device was charged to nobody
 """
 
 PENDING: dict[str, str] = {}
