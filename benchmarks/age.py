@@ -23,8 +23,8 @@ from benchmarks.platform import Platform, wait_until
 from benchmarks.reporter import Bench, main
 from fairlead.cluster import Member
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Usage
-from fairlead.control.retention.pruning import Pruner
-from fairlead.control.store import audit, events, generations, jobs, ledger, metrics, pruning, tenants
+from fairlead.control.retention.pruner import Pruner
+from fairlead.control.store import audit, events, generations, jobs, ledger, metrics, row_deletion, tenants
 from fairlead.control.store.engine import Store
 from fairlead.home import Home
 from fairlead.specs import TenantSpec
@@ -126,8 +126,8 @@ async def _write(home: Home, count: int, days: float) -> None:
 
     def prune(connection: Connection) -> None:
         """What the leader does a little at a time; here nobody has to be spared."""
-        pruning.advance_marks(connection, now_s)
-        while pruning.drop_lines(connection, 10_000) + pruning.drop_spans(connection, 10_000):
+        row_deletion.advance_marks(connection, now_s)
+        while row_deletion.drop_lines(connection, 10_000) + row_deletion.drop_spans(connection, 10_000):
             pass
 
     await store.write(prune)

@@ -1,4 +1,4 @@
-"""Bounds on free-form JSON values (depth, size, integers) that every store and process can hold."""
+"""Checks free-form JSON values (depth, size, 64-bit integers), so that every store and process can hold them."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ from fairlead.control.reconcile.loop import Controller
 from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.reconcile.worker_specs import launch_secrets, worker_orders
 from fairlead.control.records import JobPhase, Role
-from fairlead.control.retention.pruning import Pruner
+from fairlead.control.retention.pruner import Pruner
 from fairlead.control.service.core import Core
 from fairlead.control.service.platform import Platform
 from fairlead.control.startup_hints import startup_hints
-from fairlead.control.store import jobs, pruning, tenants, tokens
+from fairlead.control.store import jobs, row_deletion, tenants, tokens
 from fairlead.control.store.engine import Store
 from fairlead.control.store.retry import retry_until_available
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
@@ -348,7 +348,7 @@ def sleep_after(wanted_s: float | None, home: Home) -> float:
 
 def keep_audit(wanted_s: float | None, home: Home) -> float:
     """How long the audit log is kept: as requested, else as at the last start."""
-    last_s = read_profile(home).get("keep_audit_s", pruning.KEEP_AUDIT_S)
+    last_s = read_profile(home).get("keep_audit_s", row_deletion.KEEP_AUDIT_S)
     return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
 
 

@@ -1,4 +1,4 @@
-"""Divides a batch among replicas of unequal speed, so that all finish together (D6)."""
+"""Divides a batch among replicas of unequal speed, so that all finish at the same time (requirement D6)."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import framing, wire
+from fairlead.agent.node.channel_writer import MOST_BYTES
 from fairlead.agent.node.messages import Ended
 from fairlead.agent.node.worker import Worker
 from fairlead.agent.zygote.start_message import StartMessage
@@ -94,6 +95,39 @@ def test_a_worker_that_reads_late_gets_every_message_in_order(tmp_path: Path) ->
             except BlockingIOError:
                 continue
         assert received == list(range(CALLS))
+        server.channel.close()
+        await worker.ended(Ended("job/w0", 0, None))
+
+    run(scene())
+
+
+def test_a_worker_that_sends_single_bytes_leaves_others_their_turn(tmp_path: Path) -> None:
+    """A descriptor with each byte keeps the kernel from merging them: each is a receive of its own."""
+    message = framing.pack(wire.Progress(1, 1, 100, steps=[{"step": 1.0, "loss": 1.0}]))
+
+    async def scene() -> None:
+        events: list[object] = []
+        worker, server = started(tmp_path, events)
+        for byte in message:
+            socket.send_fds(server.channel, [bytes([byte])], [server.channel.fileno()])
+        turns = 0
+        while not events:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > len(message) / 2
+        server.channel.close()
+        await worker.ended(Ended("job/w0", 0, None))
+
+    run(scene())
+
+
+def test_a_worker_that_never_reads_costs_bounded_memory(tmp_path: Path) -> None:
+    async def scene() -> None:
+        worker, server = started(tmp_path, [])
+        await asyncio.sleep(0.05)
+        for number in range(200):
+            worker.tell(wire.Leave(number, exits=["w" * 10_000]))
+        assert worker._writer is not None and len(worker._writer._unsent) <= MOST_BYTES
         server.channel.close()
         await worker.ended(Ended("job/w0", 0, None))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from fairlead.control.retention.pruning import Pruner
+from fairlead.control.retention.pruner import Pruner
 from fairlead.control.store import Store, tenants
 from fairlead.home import Home
 from fairlead.specs import TenantSpec

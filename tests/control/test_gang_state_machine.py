@@ -665,8 +665,11 @@ def test_who_left_and_is_gone_gives_its_device_back_though_the_next_generation_n
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("phase", [GenerationPhase.PLANNED, GenerationPhase.JOINING, GenerationPhase.RUNNING])
-def test_a_generation_without_members_never_counts_as_finished(phase: GenerationPhase, training: bool) -> None:
+def test_a_generation_that_cannot_be_read_neither_finishes_nor_loses_its_workers(
+    phase: GenerationPhase, training: bool
+) -> None:
     job = a_job(phase=JobPhase.RUNNING, generation=1, training=training)
     unreadable = Generation(job.id, 1, phase, (), "test", "test", 0.0)
-    action = next_action(GangView(job, [unreadable], {}, frozenset(), 0.0, frozenset(NODES)))
-    assert getattr(action, "then", None) is not JobPhase.SUCCEEDED
+    trains = {"w0": WorkerFact("node-0", "joined", 1)}
+    for workers in ({}, trains):
+        assert next_action(GangView(job, [unreadable], workers, frozenset(), 0.0, frozenset(NODES))) is None

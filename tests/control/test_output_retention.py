@@ -13,9 +13,9 @@ from sqlalchemy import event
 
 from fairlead.control.records import Job
 from fairlead.control.retention.output_retention import outputs_to_remove
-from fairlead.control.retention.pruning import Pruner
+from fairlead.control.retention.pruner import Pruner
 from fairlead.control.store import audit, events, retained_outputs, tenants
-from fairlead.control.store.pruning import JobEnd
+from fairlead.control.store.row_deletion import JobEnd
 from fairlead.home import Home
 from tests.control.stores import Clock, Opened, a_job, left_by, run
 

@@ -14,8 +14,8 @@ import pytest
 
 from fairlead.agent.embedded.backend import LocalBackend
 from fairlead.control.records import Generation, Job, JobPhase, Role, Token
-from fairlead.control.retention import pruning as pruning_loop
-from fairlead.control.retention.pruning import Pruner
+from fairlead.control.retention import pruner as pruning_loop
+from fairlead.control.retention.pruner import Pruner
 from fairlead.control.service.core import Core
 from fairlead.control.service.queries import QueryVerbs
 from fairlead.control.store import bundles, events, jobs, metrics, tenants

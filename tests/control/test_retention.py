@@ -18,7 +18,7 @@ from fairlead.control.accounting import budgets
 from fairlead.control.accounting.report import fairness, platform_report, shares_over_time
 from fairlead.control.accounting.shares import DemandSpan, Window, shares_view
 from fairlead.control.records import GenerationPhase, JobPhase, Usage
-from fairlead.control.retention.pruning import Pruner
+from fairlead.control.retention.pruner import Pruner
 from fairlead.control.store import (
     Store,
     audit,

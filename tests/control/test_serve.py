@@ -11,7 +11,7 @@ import pytest
 from fairlead.control.identity import tokens as identity
 from fairlead.control.records import Role
 from fairlead.control.serve import _admin_token, keep_audit, sleep_after, store_url, write_profile
-from fairlead.control.store import pruning, tokens
+from fairlead.control.store import row_deletion, tokens
 from fairlead.home import Home
 
 from .stores import Opened, run
@@ -37,7 +37,7 @@ def test_a_home_goes_on_letting_its_nodes_sleep_until_it_is_told_otherwise(tmp_p
 
 def test_a_home_goes_on_keeping_its_audit_log_for_as_long_as_it_was_told(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    assert keep_audit(None, home) == pruning.KEEP_AUDIT_S, "nobody asked for anything yet"
+    assert keep_audit(None, home) == row_deletion.KEEP_AUDIT_S, "nobody asked for anything yet"
     for asked_s in (90.0, math.inf, 60.0):
         write_profile(home, "http://127.0.0.1:1", "fl_a_b", None, keep_audit_s=keep_audit(asked_s, home))
         assert keep_audit(None, home) == asked_s

@@ -10,7 +10,12 @@ from fairlead import wire
 from fairlead.cluster import Member
 from fairlead.control.reconcile.cluster_state import job_state
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
-from fairlead.control.reconcile.stragglers import SLOW_AFTER_S, SLOW_AGAIN_S, members_that_stay, straggler_nodes
+from fairlead.control.reconcile.straggler_replacement import (
+    SLOW_AFTER_S,
+    SLOW_AGAIN_S,
+    members_that_stay,
+    straggler_nodes,
+)
 from fairlead.control.reconcile.worker_events import fact_after
 from fairlead.control.records import GenerationPhase, JobPhase
 from fairlead.scheduling.state import Reason

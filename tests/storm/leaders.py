@@ -19,10 +19,9 @@ from fairlead.control.reconcile import loop as loops
 from fairlead.control.reconcile.internal_errors import run_forever
 from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import Job
-from fairlead.control.retention import pruning
-from fairlead.control.retention.pruning import Pruner
-from fairlead.control.store import Store
-from fairlead.control.store import pruning as ages
+from fairlead.control.retention import pruner
+from fairlead.control.retention.pruner import Pruner
+from fairlead.control.store import Store, row_deletion
 from fairlead.control.store.retry import retry_until_available
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from tests.storm.invariants import GONE_S, LEADS_WITHIN_S, MOST_INBOX
@@ -286,7 +285,8 @@ def watched(world: World) -> list[Any]:
     patches += [mock.patch.object(room, "failpoint", world.supervisor.failpoint)
                 for room in (gang_executor, loops, usage_meter, driver)]  # fmt: skip
     patches += [mock.patch.object(node_incarnations, "KEEP_CURSOR_S", GONE_S)]
-    patches += [mock.patch.object(ages, "KEEP_JOBS_S", KEPT_S), mock.patch.object(pruning, "_PASS_S", KEPT_S / 2)]
+    patches += [mock.patch.object(row_deletion, "KEEP_JOBS_S", KEPT_S)]
+    patches += [mock.patch.object(pruner, "_PASS_S", KEPT_S / 2)]
     return patches
 
 

@@ -15,9 +15,8 @@ from fairlead.training.parallel.batch_balance import (
     RankShare,
     Window,
     shares_by_speed,
-    slow_ranks,
-    stragglers,
 )
+from fairlead.training.parallel.slow_ranks import slow_ranks, stragglers
 from tests.training.conftest import MakeGang
 from tests.training.programs import SMALL
 from tests.training.test_exactness import assert_same_result, train

@@ -30,7 +30,7 @@ from fairlead.training.parallel.sharded_parameters import (
 )
 from fairlead.training.parallel.tensor_layers import ParameterSlice
 from fairlead.training.snapshots.sharded_files import CheckpointPart, TensorBox, checkpoint_part
-from fairlead.training.step_watch import StragglerWatch, own_s
+from fairlead.training.straggler_log import StragglerWatch, own_s
 from tests.training.ranks import together
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import socket
 
+MOST_BYTES = 1 << 20
+"""Kept for a worker that does not read; with more waiting, the worker gets nothing further."""
+
 
 class ChannelWriter:
     """Writes without blocking, keeps what does not fit yet, and drops everything once the worker is gone."""
@@ -26,6 +29,8 @@ class ChannelWriter:
             self._unsent += data
             if not self._waiting:
                 self._send()
+            if len(self._unsent) > MOST_BYTES:
+                self.close()
 
     def _send(self) -> None:
         try:

@@ -162,6 +162,7 @@ class Worker:
                 async for message in self._stream.messages(data):
                     self._handle_message(message)
                 await self._stream.throttle()
+                await asyncio.sleep(0)  # sock_recv does not yield while data is queued; other workers have their turn
         except ConnectionResetError:
             pass
         except ValueError as error:  # tenant code is at the other end: do not trust it

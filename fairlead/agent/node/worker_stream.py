@@ -26,6 +26,7 @@ _LONGEST: Mapping[type, int] = {
     wire.Progress: 1 << 20, wire.Raised: 1 << 20, wire.Profiled: 512 << 10,
 }  # fmt: skip
 _LONGEST_OTHER = 64 << 10
+_LEAST_BYTES = 1024  # counted for each receive, so that single bytes are not free of cost
 _SHORT = 4 << 10  # decoded in the loop: handing it to a thread takes as long
 
 DEEPEST = 64
@@ -52,7 +53,7 @@ class WorkerStream:
 
     async def messages(self, data: bytes) -> AsyncIterator[wire.FromWorker]:
         """The messages in the data, without secrets; raises ValueError for invalid or too many messages."""
-        wait_s = self._bytes.spend(len(data))
+        wait_s = self._bytes.spend(max(len(data), _LEAST_BYTES))
         for packed in self._frames.feed(data):
             self._count()
             message, busy_s = await self._read(packed)

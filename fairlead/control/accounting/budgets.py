@@ -1,6 +1,4 @@
-"""Budgets.
-
-How much device time a tenant has used of its daily, weekly or monthly budget, and when the next period begins.
+"""Computes how much of its daily, weekly or monthly budget a tenant has used, and when the next period begins.
 
 Counts the ledger plus running gangs that are not metered yet, so a crash loses nothing and no gang is free.
 """

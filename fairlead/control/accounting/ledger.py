@@ -1,4 +1,4 @@
-"""Metering: writes what every running generation holds to the append-only ledger, up to the second it ends."""
+"""Meters running generations: writes the devices that each holds to the append-only ledger, until it ends."""
 
 from __future__ import annotations
 

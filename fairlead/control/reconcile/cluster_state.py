@@ -10,7 +10,7 @@ from fairlead.cluster import Node, Placement
 from fairlead.control.plans.speed_curves import CalibratedCurve
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.reconcile.rendezvous import Rendezvous
-from fairlead.control.reconcile.stragglers import straggler_nodes
+from fairlead.control.reconcile.straggler_replacement import straggler_nodes
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.recovery.deaths import OTHERS, Cause
 from fairlead.scheduling.state import ClusterState, JobState, SpentBudget, TenantState

@@ -16,7 +16,7 @@ from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import Generation, Job
 from fairlead.recovery.policy import LONGEST_S
 
-FREE_EXIT_S = 5.0
+FREE_EXIT_S = 2.0
 """A worker that claims to have finished and goes on for longer is charged: it kept its device."""
 
 

@@ -118,6 +118,8 @@ def next_action(view: GangView) -> Action | None:
         return _stop(view)
     if not view.generations:
         return BeginStop(JobPhase.QUEUED, "abandoned")  # nothing else would ever move it on
+    if any(not generation.members for generation in view.generations):
+        return None  # a damaged row: the quarantine fails the job, and nobody ends its workers before
     newest = view.generations[-1]
     former = view.generations[-2] if len(view.generations) > 1 else None
     if newest.phase is GenerationPhase.PLANNED and newest.broken_s is not None:

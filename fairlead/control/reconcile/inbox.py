@@ -1,4 +1,4 @@
-"""Queues events of nodes for the loop: in bounded memory, and with a turn for every node.
+"""Queues events of nodes for the loop: bounds what waits, and takes a limited number from each node per pass.
 
 A training worker reports even while nothing takes the reports in (while the store is away, say), so its waiting reports
 are merged: the newest figures, with a thinned history. Its other messages are a handful in its life; a worker that

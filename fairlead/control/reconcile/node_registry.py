@@ -233,8 +233,10 @@ class NodeRegistry:
         live = await self._store.read(lambda connection: generations.live_by_job(connection, there))
         strays: dict[str, dict[str, str]] = {}
         for status in event.workers:
-            wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}
-            if status.worker in wanted:
+            current = live.get(status.job, [])
+            wanted = {m.worker for generation in current for m in generation.members}
+            unreadable = any(not generation.members for generation in current)  # the quarantine decides about that job
+            if status.worker in wanted or unreadable:
                 self._known.workers_of(status.job)[status.worker] = adopted_worker(event.node, status, self._clock())
                 if status.phase == "joined":
                     self._known.record_resume(status.job, status.generation)

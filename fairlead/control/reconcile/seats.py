@@ -11,7 +11,7 @@ from fairlead.control.reconcile.data_locality import explain_data_locality
 from fairlead.control.reconcile.internal_errors import must_propagate
 from fairlead.control.reconcile.next_generation import SeatedGang
 from fairlead.control.reconcile.round_store import RoundInput
-from fairlead.control.reconcile.stragglers import members_that_stay
+from fairlead.control.reconcile.straggler_replacement import members_that_stay
 from fairlead.scheduling.state import Resize, Round, Start
 
 

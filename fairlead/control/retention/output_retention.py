@@ -17,10 +17,10 @@ from sqlalchemy import Connection
 
 from fairlead.agent.node import disk_usage
 from fairlead.control.records import Tenant
-from fairlead.control.store import audit, events, pruning, retained_outputs
+from fairlead.control.store import audit, events, retained_outputs, row_deletion
 from fairlead.control.store.engine import Store
-from fairlead.control.store.pruning import JobEnd
 from fairlead.control.store.retained_outputs import RetainedOutput
+from fairlead.control.store.row_deletion import JobEnd
 from fairlead.home import Home
 from fairlead.specs import Policy
 from fairlead.units import shown_size
@@ -53,7 +53,7 @@ class OutputRetention:
     async def record_ended(self, ended: Iterable[str]) -> None:
         """Measure what these ended jobs left and store it; empty folders are removed."""
         ids = list(ended)
-        ends = await self._store.read(partial(pruning.ends_of, ids=ids))
+        ends = await self._store.read(partial(row_deletion.ends_of, ids=ids))
         settled = await asyncio.to_thread(lambda: [self._clean_and_measure(end.job) for _, end in ends])
         found = [(owner, end, what) for (owner, end), what in zip(ends, settled, strict=True)]
         left = [

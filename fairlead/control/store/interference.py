@@ -1,4 +1,4 @@
-"""Stores measured interference: how much speed a class of jobs loses beside another on one node."""
+"""Stores measured interference: the part of its speed that a class of jobs loses when another runs on its node."""
 
 from __future__ import annotations
 

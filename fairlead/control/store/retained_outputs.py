@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy import update as update_rows
 
-from fairlead.control.store.pruning import JobEnd
 from fairlead.control.store.retention_schema import keepsakes
+from fairlead.control.store.row_deletion import JobEnd
 from fairlead.control.store.row_mapping import insert_into
 
 _HELD = text("size_bytes > 0")  # a literal, so that the partial index is used

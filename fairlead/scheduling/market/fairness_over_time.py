@@ -1,4 +1,4 @@
-"""Measures and corrects fairness over time: the index between tenants, faster repayment, and whole-device budgets."""
+"""Measures fairness over time (Jain's index), speeds repayment up while it is low, and rounds budgets to devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches the best gangs for a few jobs together: a label-setting search over partial choices with bounds."""
+"""Searches the best gangs for a few jobs together: extends partial choices and drops those that cannot win."""
 
 from __future__ import annotations
 

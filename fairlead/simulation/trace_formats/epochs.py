@@ -1,4 +1,4 @@
-"""Simulates progress in which every phase ends at a whole second, as in the simulator of Pollux's study."""
+"""Progress of a simulated job whose epochs end at whole seconds, as in the simulator of Pollux's study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElasticFlow (ASPLOS 23) as a yardstick: minimum satisfactory shares, admission control, the rest by marginal need."""
+"""ElasticFlow (ASPLOS 23) for comparison: admits jobs whose deadlines hold, then gives devices where they help most."""
 
 from __future__ import annotations
 

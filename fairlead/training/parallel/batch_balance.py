@@ -1,4 +1,4 @@
-"""Shares of the batch follow the measured speeds of the ranks; names ranks that are slower than their share.
+"""Shares of the batch follow the measured speeds of the ranks; stragglers are named (``slow_ranks``).
 
 Every rank gets every rank's compute time with the gradients, so all of them compute the same shares without more
 messages. Where a model is split over ranks the shares stay fixed, as memory was planned for them; stragglers are only
@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from fairlead.training.batch_ranges import rank_range
+from fairlead.training.parallel.slow_ranks import slow_ranks, stragglers
 
 MIN_STEPS = 8
 MIN_SECONDS = 0.4
 TOLERANCE = 0.05
 """Spread of compute times within which the shares stay as they are; noise alone makes as much."""
-STRAGGLER_Z = 3.5
-SLOW = 0.5
-"""A rank below this part of its expected speed, relative to the others, counts as slow."""
-_FLOOR = 0.05  # part of the median that always counts as ordinary spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,32 +117,3 @@ def shares_by_speed(speeds: Sequence[float], batch_size: int) -> tuple[float, ..
     least = 1.0 / batch_size if batch_size >= len(speeds) else 0.0
     wanted = [max(least, speed / whole) if speed else 0.0 for speed in speeds]
     return tuple(share / sum(wanted) for share in wanted)
-
-
-def slow_ranks(speeds: Sequence[float], expected: Sequence[float]) -> tuple[int, ...]:
-    """Ranks at less than half of their expected speed, however small their share has become."""
-    reached = {rank: speed / wanted for rank, (speed, wanted) in enumerate(zip(speeds, expected, strict=True)) if speed}
-    found = []
-    for rank, own in reached.items():
-        others = [value for other, value in reached.items() if other != rank]
-        if others and own < SLOW * median(others):
-            found.append(rank)
-    return tuple(found)
-
-
-def stragglers(times_s: Sequence[float], counts: Sequence[int]) -> tuple[int, ...]:
-    """Ranks that took far longer than the others, though their shares should have made the times equal.
-
-    A robust z-score against the other ranks: of two ranks neither could be an outlier among both.
-    """
-    busy = [rank for rank, count in enumerate(counts) if count]
-    found = []
-    for rank in busy:
-        others = [times_s[other] for other in busy if other != rank]
-        if not others:
-            continue
-        middle = median(others)
-        spread = max(1.4826 * median(abs(time_s - middle) for time_s in others), _FLOOR * middle)
-        if spread > 0 and (times_s[rank] - middle) / spread > STRAGGLER_Z:
-            found.append(rank)
-    return tuple(found)

@@ -1,4 +1,4 @@
-"""Replaces a session's model by the engine's split one, and puts a plain one back afterwards."""
+"""Swaps a session's plain model for the parts that the engine trains, and puts a plain model back afterwards."""
 
 from __future__ import annotations
 

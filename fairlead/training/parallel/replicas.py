@@ -25,7 +25,7 @@ from fairlead.training.randomness import SampleDropout
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.step_flags import GroupFlags, RankFlags
-from fairlead.training.step_watch import StragglerWatch
+from fairlead.training.straggler_log import StragglerWatch
 
 if TYPE_CHECKING:
     from fairlead.training.parallel.hierarchical_sums import HierarchicalSums

@@ -13,7 +13,7 @@ from fairlead.training.parallel.model_swap import ModelSwap
 from fairlead.training.parallel.sharded_parameters import Shard, clip_gradient_norm
 from fairlead.training.session import Session
 from fairlead.training.step_flags import GroupFlags, RankFlags, exchange_flags
-from fairlead.training.step_watch import StragglerWatch, own_s
+from fairlead.training.straggler_log import StragglerWatch, own_s
 
 
 class SplitModel:

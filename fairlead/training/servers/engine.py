@@ -17,8 +17,9 @@ from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.model_probe import has_batch_norm
 from fairlead.training.optimizers import load_optimizer
-from fairlead.training.parallel.batch_balance import Window, stragglers
+from fairlead.training.parallel.batch_balance import Window
 from fairlead.training.parallel.replicas import Replicas
+from fairlead.training.parallel.slow_ranks import stragglers
 from fairlead.training.servers.client import Servers
 from fairlead.training.servers.clocks import Clocks, Closed, Turn
 from fairlead.training.servers.messages import Done, Fail, Settle, Settled, Take

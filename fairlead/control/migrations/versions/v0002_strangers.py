@@ -1,4 +1,4 @@
-"""Tenants become strangers: a policy and a budget for each, their secrets, and sessions of the page."""
+"""Adds a policy and a budget to each tenant, and tables for tenants' secrets and web page sessions."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Finds workers that have been far too slow for long, and decides which members stay when one is replaced. Pure."""
+"""Decides when a straggler is replaced, and which members stay. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prunes in the background: working folders of ended jobs at once; logs, outputs and rows past retention or quota."""
+"""Decides in the background what is pruned: folders of ended jobs; logs, outputs and rows past retention or quota."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 
 from fairlead.control.records import Tenant
 from fairlead.control.retention.output_retention import KEPT_FOLDERS, OutputRetention
-from fairlead.control.store import events, jobs, pruning, retained_outputs, tenants, vacuum
+from fairlead.control.store import events, jobs, retained_outputs, row_deletion, tenants, vacuum
 from fairlead.control.store.engine import Store
-from fairlead.control.store.pruning import JobEnd
+from fairlead.control.store.row_deletion import JobEnd
 from fairlead.errors import LostLeadership, Unavailable
 from fairlead.home import Home
 from fairlead.safe_removal import Removal
@@ -50,7 +50,7 @@ class Pruner:
 
     def __init__(
         self, store: Store, home: Home, clock: Callable[[], float] = time.time, news: PruningNotice | None = None,
-        keep_audit_s: float = pruning.KEEP_AUDIT_S,
+        keep_audit_s: float = row_deletion.KEEP_AUDIT_S,
     ) -> None:  # fmt: skip
         self._store, self._home, self._clock, self._news = store, home, clock, news
         self._keep_audit_s = keep_audit_s
@@ -134,13 +134,13 @@ class Pruner:
     async def _prune_ledger(self) -> None:
         """Delete ledger lines, audit entries and platform events past retention; their sums stay."""
         now_s = self._clock()
-        await self._store.write(partial(pruning.advance_marks, now_s=now_s, keep_audit_s=self._keep_audit_s))
-        await self._store.write(partial(pruning.drop_old_notes, now_s=now_s))
-        await self._drop_in_batches(partial(pruning.drop_lines, limit=_LINES_AT_ONCE), _LINES_AT_ONCE)
-        await self._drop_in_batches(partial(pruning.drop_spans, limit=_SPANS_AT_ONCE), 1)
-        await self._drop_in_batches(partial(pruning.drop_audit, limit=_ROWS_AT_ONCE))
+        await self._store.write(partial(row_deletion.advance_marks, now_s=now_s, keep_audit_s=self._keep_audit_s))
+        await self._store.write(partial(row_deletion.drop_old_notes, now_s=now_s))
+        await self._drop_in_batches(partial(row_deletion.drop_lines, limit=_LINES_AT_ONCE), _LINES_AT_ONCE)
+        await self._drop_in_batches(partial(row_deletion.drop_spans, limit=_SPANS_AT_ONCE), 1)
+        await self._drop_in_batches(partial(row_deletion.drop_audit, limit=_ROWS_AT_ONCE))
         before_s = now_s - self._keep_audit_s
-        await self._drop_in_batches(lambda c: pruning.drop_events(c, None, before_s, _ROWS_AT_ONCE))
+        await self._drop_in_batches(lambda c: row_deletion.drop_events(c, None, before_s, _ROWS_AT_ONCE))
 
     def _drop_stale_uploads(self) -> None:
         """Delete partial uploads that a killed control plane left behind."""
@@ -163,50 +163,52 @@ class Pruner:
     async def _prune_metrics(self, tenant: Tenant, keep_s: float | None) -> None:
         count = 0
         async for job in self._due(tenant, "metrics", keep_s):
-            rows = await self._drop_in_batches(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
+            rows = await self._drop_in_batches(partial(row_deletion.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
             count += rows > 0
         await self._log_event(tenant, "metrics", count, keep_s)
 
     async def _prune_bundles(self, tenant: Tenant, keeps: Retention) -> None:
         """Delete code bundles together with the results of the jobs that used them, or with those jobs' rows."""
-        rows_s = None if keeps.rows is None else max(keeps.rows, pruning.KEEP_JOBS_S)
+        rows_s = None if keeps.rows is None else max(keeps.rows, row_deletion.KEEP_JOBS_S)
         keep_s = min((kept_s for kept_s in (keeps.results, rows_s) if kept_s is not None), default=None)
         if keep_s is None:
             return
         before_s = self._clock() - keep_s
 
         def forget(connection: Connection, digest: str) -> None:
-            if pruning.drop_bundle(connection, tenant.name, digest, before_s):
+            if row_deletion.drop_bundle(connection, tenant.name, digest, before_s):
                 self._home.bundle(tenant.name, digest).unlink(missing_ok=True)
 
-        for digest in await self._store.read(lambda c: pruning.idle_bundles(c, tenant.name, before_s)):
+        for digest in await self._store.read(lambda c: row_deletion.idle_bundles(c, tenant.name, before_s)):
             await self._store.write(partial(forget, digest=digest))
 
     async def _prune_jobs(self, tenant: Tenant, keep_s: float | None) -> None:
         """Delete rows of jobs, pipelines and events past retention; their usage stays in the sums."""
         if keep_s is None:
             return
-        count, before_s = 0, self._clock() - max(keep_s, pruning.KEEP_JOBS_S)
-        await self._drop_in_batches(lambda c: pruning.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
+        count, before_s = 0, self._clock() - max(keep_s, row_deletion.KEEP_JOBS_S)
+        await self._drop_in_batches(lambda c: row_deletion.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
         await self._drop_in_batches(
-            lambda c: pruning.drop_pipelines(c, tenant.name, before_s, _JOBS_AT_ONCE), _JOBS_AT_ONCE
+            lambda c: row_deletion.drop_pipelines(c, tenant.name, before_s, _JOBS_AT_ONCE), _JOBS_AT_ONCE
         )
-        due = partial(pruning.prunable_jobs, tenant=tenant.name, before_s=before_s, limit=_JOBS_AT_ONCE)
+        due = partial(row_deletion.prunable_jobs, tenant=tenant.name, before_s=before_s, limit=_JOBS_AT_ONCE)
         while ids := await self._store.read(due):
             for job in ids:  # large parts first, a few rows at a time
                 await _remove(self._home.job(job))
                 await self._outputs.remeasure(job)
-                await self._drop_in_batches(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
-                await self._drop_in_batches(partial(pruning.drop_job_events, job=job, limit=_ROWS_AT_ONCE))
-            await self._store.write(partial(pruning.drop_jobs, ids=ids))
+                await self._drop_in_batches(partial(row_deletion.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
+                await self._drop_in_batches(partial(row_deletion.drop_job_events, job=job, limit=_ROWS_AT_ONCE))
+            await self._store.write(partial(row_deletion.drop_jobs, ids=ids))
             count += len(ids)
-        await self._log_event(tenant, "rows", count, max(keep_s, pruning.KEEP_JOBS_S))
+        await self._log_event(tenant, "rows", count, max(keep_s, row_deletion.KEEP_JOBS_S))
 
     async def _due(self, tenant: Tenant, kind: str, keep_s: float | None) -> AsyncIterator[str]:
         """The tenant's jobs past retention, each once."""
         while keep_s is not None:
-            after, until_s = self._done_up_to.get((tenant.name, kind), pruning.FIRST), self._clock() - keep_s
-            due = partial(pruning.ended_between, tenant=tenant.name, after=after, until_s=until_s, limit=_JOBS_AT_ONCE)
+            after, until_s = self._done_up_to.get((tenant.name, kind), row_deletion.FIRST), self._clock() - keep_s
+            due = partial(
+                row_deletion.ended_between, tenant=tenant.name, after=after, until_s=until_s, limit=_JOBS_AT_ONCE
+            )
             ends = await self._store.read(due)
             for end in ends:
                 yield end.job
