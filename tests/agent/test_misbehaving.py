@@ -56,7 +56,9 @@ def test_a_worker_that_talks_nonsense_or_too_much_is_ended_and_harms_nobody(home
 def test_a_worker_that_says_more_than_anybody_stores_is_ended_and_its_words_stay_bounded(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1") as here:
-            venv = fake_venv(here, "while True: line.sendall(framing.pack(wire.Raised(error='x' * 900_000)))\n")
+            floods = "while True: line.sendall(framing.pack(wire.Raised(error='x' * 900_000)))"
+            code = f"import contextlib\nwith contextlib.suppress(OSError):\n    {floods}\ntime.sleep(60)\n"
+            venv = fake_venv(here, code)
             await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
             assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
             said = here.of(wire.Raised)

@@ -122,9 +122,14 @@ class Crashable:
         key = f"{key}-{self.tries}"
         return self.call(lambda c: c.submit(what, key=key, **fields))
 
-    def train(self, name: str, tenant: str = "alpha", workers: str = "1:2", **params: Any) -> Job:
-        """Submit the small network of ``programs/train.py``; the same name again is the same job."""
-        fields = {"name": name, "tenant": tenant, "workers": workers, "params": params}
+    def train(
+        self, name: str, tenant: str = "alpha", workers: str = "1:2", plan: str | None = None, **params: Any
+    ) -> Job:
+        """Submit the small network of ``programs/train.py``; the same name again is the same job.
+
+        Without a ``plan`` the planner chooses, and may choose one process: on a busy machine more gain nothing.
+        """
+        fields = {"name": name, "tenant": tenant, "workers": workers, "params": params, "plan": plan}
         return self.submit("train.py:training", name, folder=PROGRAMS, **fields)
 
     def hurry(self, job: str) -> None:

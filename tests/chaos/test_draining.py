@@ -41,7 +41,7 @@ def test_a_gang_leaves_a_drained_node_and_its_survivors_stay(
     before, nodes = platform.workers(job.id), platform.view(job.id).nodes
     leaving = nodes[-1]
     done = Terminal(platform.home)("nodes", "drain", leaving, "--wait")
-    assert f"{leaving} is draining: {job.id} on it" in done.out
+    assert f"{leaving} is draining: waiting for {job.id}" in done.out
     assert done.out.splitlines()[-1] == f"{leaving} is drained"
     assert "drained" in Terminal(platform.home)("nodes").out
     wait_until(lambda: platform.view(job.id).state == "running", 40, "it runs elsewhere")
@@ -74,7 +74,7 @@ def test_a_drain_with_nowhere_to_go_puts_the_gang_away_until_there_is_room(
 
 
 def test_an_elastic_gang_shrinks_when_nothing_else_is_free(platform: Crashable, undisturbed: dict[int, float]) -> None:
-    job = platform.train("shrinks", workers="1:3", steps=STEPS, pause_s=PAUSE_S)
+    job = platform.train("shrinks", workers="1:3", plan="dp", steps=STEPS, pause_s=PAUSE_S)
     wait_until(lambda: platform.view(job.id).workers == 3 and platform.view(job.id).step > 2, 60, "it takes all")
     before = platform.workers(job.id)
     platform.call(lambda c: c.drain("node-2"))

@@ -36,7 +36,7 @@ def workers_over_time(platform: Crashable, job: str) -> list[int]:
 
 
 def test_a_gang_shrinks_for_another_tenant_and_grows_back(platform: Crashable, undisturbed: dict[int, float]) -> None:
-    job = platform.train("breathes", workers="1:3", steps=STEPS, pause_s=0.6)
+    job = platform.train("breathes", workers="1:3", plan="dp", steps=STEPS, pause_s=0.6)
     wait_until(lambda: platform.view(job.id).step > 0, 40, "it trains")
     assert platform.view(job.id).workers == 3, "alone it takes the whole cluster"
     pids = platform.workers(job.id)

@@ -84,7 +84,7 @@ def test_a_gang_trains_on_while_nobody_leads_and_grows_when_somebody_does(
     for node in ("node-1", "node-2"):
         platform.call(lambda c, node=node: c.cordon(node))
     params = {"steps": STEPS, "pause_s": PAUSE_S}
-    fields = {"tenant": "alpha", "workers": "1:2", "name": f"grows-{place}", "params": params}
+    fields = {"tenant": "alpha", "workers": "1:2", "name": f"grows-{place}", "params": params, "plan": "dp"}
     job = platform.submit("counted.py:training", f"grows-{place}", folder=PROGRAMS, **fields)
     wait_until(lambda: platform.view(job.id).step > 3 and platform.view(job.id).workers == 1, 60, "it trains")
     leads_on_to(platform, place)
@@ -113,7 +113,7 @@ def test_a_gang_that_was_to_leave_a_node_trains_on_while_nobody_leads_and_leaves
     platform: Crashable, undisturbed: dict[int, float]
 ) -> None:
     params = {"steps": STEPS, "pause_s": 4 * PAUSE_S}  # three workers share a step
-    fields = {"tenant": "alpha", "workers": "1:3", "name": "shrinks", "params": params}
+    fields = {"tenant": "alpha", "workers": "1:3", "name": "shrinks", "params": params, "plan": "dp"}
     job = platform.submit("counted.py:training", "shrinks", folder=PROGRAMS, **fields)
     wait_until(lambda: platform.view(job.id).step > 3 and platform.view(job.id).workers == 3, 60, "it trains on all")
     leads_on_to(platform, "leave-told")

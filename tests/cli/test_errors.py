@@ -187,7 +187,7 @@ BAD = {
     "name: a\n": ("job.yaml: ", ""),
     "name: a\nrun: t.py\n": ("job.yaml: run: 't.py'", "train.py:training"),
     "name: a\nrun: [\n": ("job.yaml: line 3: ", "indentation"),
-    "": ("job.yaml: holds no job", "name"),
+    "": ("job.yaml: is empty", "name"),
 }
 
 

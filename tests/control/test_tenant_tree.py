@@ -72,9 +72,9 @@ def test_guarantees_are_within_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"guarantee": {"v100": 3}, "most": {"v100": 2}}, "more than its most of 2"),
-        ({"guarantee": {"v100": 3, "k80": 2}, "quota": 4}, "more than its quota of 4"),
-        ({"parent": "vision"}, "below itself"),
+        ({"guarantee": {"v100": 3}, "most": {"v100": 2}}, "exceed its maximum of 2"),
+        ({"guarantee": {"v100": 3, "k80": 2}, "quota": 4}, "exceed its quota of 4"),
+        ({"parent": "vision"}, "cannot be its own parent"),
         ({"guarantee": {"v100": -1}}, "-1"),
         ({"guarantee": {"V 100": 1}}, "V 100"),
         ({"most": {"v100": 1.5}}, "1.5"),

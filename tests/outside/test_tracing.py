@@ -78,8 +78,8 @@ def test_without_an_endpoint_no_exporter_is_even_imported() -> None:
     """FastAPI itself brings OpenTelemetry's small API along; the SDK and the exporter are ours to load."""
     load = (
         "import sys, fairlead.api.app, fairlead.control.serve, fairlead.control.observability.tracing as t\n"
-        "with t.request('GET', []) as span: span.answered('/', 200, 'x')\n"
-        "with t.round(): t.decided([], [], 0.0)\n"
+        "with t.request_span('GET', []) as span: span.answered('/', 200, 'x')\n"
+        "with t.round_span(): t.record_round([], [], 0.0)\n"
         "mine = ('opentelemetry.sdk', 'opentelemetry.exporter', 'fairlead.control.observability.otel',\n"
         "        'google.protobuf')\n"
         "sys.exit(any(name.startswith(mine) for name in sys.modules))"

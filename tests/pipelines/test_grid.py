@@ -41,7 +41,7 @@ def test_a_result_that_can_never_be_kept_fails_its_stage_with_the_figures(platfo
     done = ended(platform, run(platform, "too_large"))
     states = {name: stage.state for name, stage in done.stages.items()}
     assert states == {"make": "failed", "ends": "skipped"}
-    assert "more than the 70.0 MB that tenant small may have" in (done.stages["make"].message or "")
+    assert "exceed tenant small's quota of 70.0 MB" in (done.stages["make"].message or "")
 
 
 @pytest.mark.parametrize("closed", ["node-0", "node-1"])

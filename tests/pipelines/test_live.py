@@ -102,7 +102,7 @@ def test_a_failed_stage_is_tried_again_then_fails_its_descendants_while_the_othe
     assert "ValueError: no good (flow.py:" in (stages["broken"].message or "")
     assert stages["after-broken"].message == "skipped: upstream broken failed"
     assert stages["after-good"].value == 2
-    assert "unpicklable: gives a lock that cannot be passed on" in (stages["unpicklable"].message or "")
+    assert "unpicklable: returns a lock that cannot be passed on" in (stages["unpicklable"].message or "")
     assert done.state == "failed" and "broken failed (and 1 more)" in (done.view.message or "")
 
 
