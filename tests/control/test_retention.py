@@ -30,10 +30,10 @@ from fairlead.control.store import (
     lineage,
     metrics,
     migrate,
-    pruning,
     retained_outputs,
     retention_marks,
     retention_schema,
+    row_deletion,
     schema,
     tenants,
     usage_spans,
@@ -246,14 +246,14 @@ def test_sums_before_pruning_are_those_after(new_store: Path, lines: list[Usage]
         with engines.writer.connect() as conn:
             ledger.append(conn, lines)
             before, attained = answers(conn), ledger.attained(conn, NOW, 12 * HOUR)
-            pruning.advance_marks(conn, NOW)
-            while pruning.drop_lines(conn, 5) + pruning.drop_spans(conn, 12):
+            row_deletion.advance_marks(conn, NOW)
+            while row_deletion.drop_lines(conn, 5) + row_deletion.drop_spans(conn, 12):
                 pass
             assert answers(conn) == pytest.approx(before, rel=1e-9, abs=1e-6)
             assert ledger.attained(conn, NOW, 12 * HOUR) == pytest.approx(attained, rel=5e-3, abs=1e-3)
             young = {line.job for line in lines if line.to_s >= NOW - 2 * DAY}
             old = sorted({line.job for line in lines} - young)
-            pruning._add_pruned_usage(conn, old)
+            row_deletion._add_pruned_usage(conn, old)
             conn.execute(schema.usage_hours.delete().where(schema.usage_hours.c.job.in_(old)))
             assert answers(conn) == pytest.approx(before, rel=1e-9, abs=1e-6)
             assert ledger.attained(conn, NOW, 12 * HOUR) == pytest.approx(attained, rel=5e-3, abs=1e-3)
@@ -362,9 +362,9 @@ LARGE = ("jobs", "submissions", "generations", "events", "metrics", "usage", "us
         lambda conn: usage_spans.totals_by_tenant(conn, NOW - 31 * DAY, NOW),
         lambda conn: usage_spans.demand_periods(conn, NOW - 31 * DAY, NOW),
         lambda conn: usage_spans.demand_periods(conn, NOW - HOUR, NOW),
-        lambda conn: pruning.ended_between(conn, "vision", pruning.FIRST, NOW, 50),
-        lambda conn: pruning.prunable_jobs(conn, "vision", NOW, 50),
-        lambda conn: pruning.idle_bundles(conn, "vision", NOW),
+        lambda conn: row_deletion.ended_between(conn, "vision", row_deletion.FIRST, NOW, 50),
+        lambda conn: row_deletion.prunable_jobs(conn, "vision", NOW, 50),
+        lambda conn: row_deletion.idle_bundles(conn, "vision", NOW),
     ],
 )  # fmt: skip
 def test_no_question_of_every_day_walks_over_a_table_that_grows(
